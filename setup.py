@@ -1,0 +1,132 @@
+"""Build fastattn: one C library, each instruction set with its own compiler flags."""
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from glob import glob
+from pathlib import Path
+
+import numpy
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.modified import newer_group
+
+MACHINE = platform.machine().lower()
+X86, ARM = {"x86_64", "amd64"}, {"aarch64", "arm64"}
+AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
+#   ISA        machines   GCC and Clang                                          MSVC
+ISAS = {
+    "scalar": (None, ["-fno-tree-vectorize", "-fno-tree-slp-vectorize"], []),
+    "avx2": (X86, ["-mavx2", "-mfma"], ["/arch:AVX2"]),
+    "avx512": (X86, ["-mfma", *AVX512], ["/arch:AVX512"]),
+    "neon": (ARM, [], []),
+}
+REALS = ("32", "64")
+COMMON = {
+    "unix": ["-std=c11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC"],
+    "msvc": ["/std:c11", "/O2", "/fp:precise"],
+}
+# Link-time optimisation may move code of one instruction set into another's functions.
+ISOLATED = {"unix": ["-fno-lto"], "msvc": ["/GL-"]}
+OPENMP = {"unix": ["-fopenmp"], "msvc": ["/openmp"]}
+SOURCES = sorted(glob("src_c/*.c"))
+HEADERS = [str(path) for path in Path("src_c").rglob("*") if path.suffix in (".h", ".inc", ".c")]
+LIBRARIES = {"win32": "fastattn.dll", "darwin": "libfastattn.dylib"}
+LIMITED_API = "0x030B0000"
+
+
+class BuildExt(build_ext):
+    """Compile src_c once and link it into the extensions and into a shared library."""
+
+    def build_extensions(self):
+        kind = "msvc" if self.compiler.compiler_type == "msvc" else "unix"
+        openmp = OPENMP[kind] if self.has_openmp(OPENMP[kind]) else []
+        if not openmp:
+            print("fastattn: the compiler has no OpenMP; building a serial library", flush=True)
+        isas = [name for name, (machines, *_) in ISAS.items() if not machines or MACHINE in machines]
+        have = [(f"FA_HAVE_{name.upper()}", "1") for name in isas]
+        objects = [self.compile(path, [*COMMON[kind], *openmp], have) for path in SOURCES]
+        for name in isas:
+            flags = [*COMMON[kind], *ISAS[name][2 if kind == "msvc" else 1], *ISOLATED[kind]]
+            for bits in REALS:
+                macros = [("FA_REAL_BITS", bits)]
+                objects.append(self.compile(f"src_c/isa/{name}.c", flags, macros, f"_f{bits}"))
+        for extension in self.extensions:
+            extension.extra_objects += objects
+            if kind == "unix":
+                extension.extra_link_args += openmp
+        super().build_extensions()
+        self.link_library(objects, openmp if kind == "unix" else [])
+
+    def compile(self, path, flags, macros, suffix=""):
+        """Compile one file if it or any header is newer than its object."""
+        directory = os.path.join(self.build_temp, "objects" + suffix)
+        [target] = self.compiler.object_filenames([path], output_dir=directory)
+        if self.force or newer_group([path, "setup.py", *HEADERS], target):
+            self.compiler.compile(
+                [path],
+                output_dir=directory,
+                include_dirs=["src_c"],
+                macros=[*macros, ("FA_BUILD_SHARED", "1")],
+                extra_postargs=flags,
+            )
+        return target
+
+    def has_openmp(self, flags):
+        """Whether a program with OpenMP compiles and links; FASTATTN_NO_OPENMP=1 says no."""
+        if os.environ.get("FASTATTN_NO_OPENMP"):
+            return False
+        with tempfile.TemporaryDirectory() as directory:
+            source = Path(directory, "probe.c")
+            source.write_text("#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }")
+            try:
+                objects = self.compiler.compile(
+                    [str(source)], output_dir=directory, extra_postargs=flags
+                )
+                self.compiler.link_executable(
+                    objects, "probe", output_dir=directory, extra_postargs=flags
+                )
+            except Exception:
+                return False
+        return True
+
+    def link_library(self, objects, flags):
+        """libfastattn, for programs in C: inside the package, found by fastattn.get_library()."""
+        package = Path(self.get_ext_fullpath("fastattn._core")).parent
+        target = package / "lib" / LIBRARIES.get(sys.platform, "libfastattn.so")
+        (package / "include").mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(exist_ok=True)
+        if self.force or newer_group(objects, str(target)):
+            self.compiler.link_shared_object(objects, str(target), extra_postargs=flags)
+        self.copy_file("src_c/fastattn.h", str(package / "include" / "fastattn.h"))
+
+    def copy_extensions_to_source(self):
+        """In a build in place, what goes beside the extensions as well."""
+        super().copy_extensions_to_source()
+        for name in ("lib", "include"):
+            built = Path(self.build_lib, "fastattn", name)
+            shutil.copytree(built, Path("fastattn", name), dirs_exist_ok=True)
+
+
+def extension(name):
+    return Extension(
+        f"fastattn.{name}",
+        [f"fastattn/{name}.pyx"],
+        include_dirs=["src_c", numpy.get_include()],
+        define_macros=[
+            ("Py_LIMITED_API", LIMITED_API),
+            ("NPY_TARGET_VERSION", "NPY_2_0_API_VERSION"),
+            ("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION"),
+        ],
+        py_limited_api=True,
+        depends=[*HEADERS, *glob("fastattn/*.pxd")],
+    )
+
+
+setup(
+    ext_modules=[extension("_core"), extension("_kernels")],
+    cmdclass={"build_ext": BuildExt},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+)
