@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT
+ * The driver: which tiles, which blocks, in which order. It knows no vectors and no instruction
+ * set. Dao et al. 2022 (arXiv:2205.14135) and Dao 2023 (arXiv:2307.08691) on CPU caches:
+ *
+ *   task    some tiles of query rows of one kv head (the heads of a group are packed together)
+ *   block   key_block keys; boundaries depend on key positions only, so that a row's bits depend
+ *           on nothing but the row, its keys and the options
+ *
+ * For each block the tiles of a task are updated in turn, so that K and V come from memory once
+ * per task and from the cache for every tile.
+ */
+#include "plan.h"
+#include "worker.h"
+
+#include "parallel.h"
+
+static void run_task(void *context, int64_t task, int thread)
+{
+    const fa_plan *plan = context;
+    fa_worker worker;
+    fa_worker_start(&worker, plan, task, thread);
+    for (int64_t block = worker.block_begin; block < worker.block_end; ++block) {
+        fa_worker_load(&worker, block);
+        for (int tile = 0; tile < worker.tiles; ++tile) fa_worker_update(&worker, tile, block);
+    }
+    if (plan->weights) fa_worker_weigh(&worker);
+    fa_worker_finish(&worker);
+}
+
+static void fill_map(void *context, int64_t index, int thread)
+{
+    const fa_plan *plan = context;
+    (void)thread;
+    fa_blockmap_fill(&plan->map_plan, &plan->map, index);
+}
+
+static fa_status run(const fa_args *args, int weights)
+{
+    fa_plan plan;
+    const fa_status status = fa_plan_make(&plan, args, weights);
+    if (status != FA_OK) return status;
+    if (plan.map.states)
+        fa_parallel_for(plan.map.maps * plan.map.tiles, plan.threads, fill_map, &plan);
+    fa_parallel_for(plan.tasks, plan.threads, run_task, &plan);
+    fa_plan_free(&plan);
+    return FA_OK;
+}
+
+fa_status fa_attention(const fa_args *args) { return run(args, 0); }
+
+fa_status fa_attention_weights(const fa_args *args) { return run(args, 1); }

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT */
+#include "blockmap.h"
+
+#include <math.h>
+#include <string.h>
+
+int64_t fa_batch_offset(const fa_args *args, const fa_tensor *tensor, int64_t batch)
+{
+    int64_t offset = 0;
+    for (int axis = args->lead_rank - 1; axis >= 0; --axis) {
+        offset += batch % args->lead_shape[axis] * tensor->lead[axis];
+        batch /= args->lead_shape[axis];
+    }
+    return offset;
+}
+
+const char *fa_mask_row(const fa_args *args, int64_t batch, int64_t head, int64_t query)
+{
+    const fa_tensor *mask = &args->mask;
+    return (const char *)mask->data + fa_batch_offset(args, mask, batch) + head * mask->head +
+           query * mask->row;
+}
+
+fa_blockmap fa_blockmap_size(const fa_blockmap_plan *plan)
+{
+    const fa_args *args = plan->args;
+    fa_blockmap map = {.batches = 1, .heads = 1, .tiles = plan->tiling->tiles};
+    for (int axis = 0; axis < args->lead_rank; ++axis)
+        if (args->mask.lead[axis]) map.batches = plan->batches;
+    if (args->mask.head) map.heads = args->kv_heads;
+    map.uniform = !args->mask.row && !args->mask.head;
+    if (map.uniform) map.tiles = 1;
+    map.blocks = (args->keys + plan->key_block - 1) / plan->key_block;
+    map.maps = map.batches * map.heads;
+    return map;
+}
+
+/* Accumulates whether any element allows and whether all are neutral (True, or a float 0). */
+static void scan_bool(const char *row, int64_t stride, int keys, int *any, int *all)
+{
+    int some = 0, every = 1;
+    if (stride == 1) {
+        for (int j = 0; j < keys; ++j) {
+            some |= row[j] != 0;
+            every &= row[j] != 0;
+        }
+    } else {
+        for (int j = 0; j < keys; ++j) {
+            some |= row[j * stride] != 0;
+            every &= row[j * stride] != 0;
+        }
+    }
+    *any |= some;
+    *all &= every;
+}
+
+#define SCAN_FLOAT(name, type)                                                                     \
+    static void name(const char *row, int64_t stride, int keys, int *any, int *all)                \
+    {                                                                                              \
+        int some = 0, every = 1;                                                                   \
+        for (int j = 0; j < keys; ++j) {                                                           \
+            type value;                                                                            \
+            memcpy(&value, row + j * stride, sizeof value);                                        \
+            some |= value != (type)-INFINITY;                                                      \
+            every &= value == 0;                                                                   \
+        }                                                                                          \
+        *any |= some;                                                                              \
+        *all &= every;                                                                             \
+    }
+SCAN_FLOAT(scan_float32, float)
+SCAN_FLOAT(scan_float64, double)
+
+static void scan(const fa_args *args, const char *row, int keys, int *any, int *all)
+{
+    const int64_t stride = args->mask.column;
+    if (args->mask_dtype == FA_BOOL) scan_bool(row, stride, keys, any, all);
+    else if (args->mask_dtype == FA_FLOAT32) scan_float32(row, stride, keys, any, all);
+    else scan_float64(row, stride, keys, any, all);
+}
+
+void fa_blockmap_fill(const fa_blockmap_plan *plan, const fa_blockmap *map, int64_t index)
+{
+    const fa_args *args = plan->args;
+    const int64_t at = index / map->tiles;
+    const int64_t batch = at / map->heads, kv_head = at % map->heads;
+    const fa_tile_rows tile = fa_tile_at(plan->tiling, index % map->tiles);
+    /* Without a head axis the heads of a group share their query's row of the mask. */
+    const int64_t step = args->mask.head ? 1 : plan->group;
+    const int64_t first = tile.row_begin / step * step;
+    const int64_t end = map->uniform ? first + 1 : tile.row_begin + tile.rows;
+    uint8_t *states = map->states + index * map->blocks;
+    for (int64_t block = 0; block < map->blocks; ++block) {
+        const int64_t key = block * plan->key_block;
+        const int64_t left = args->keys - key;
+        const int keys = (int)(left < plan->key_block ? left : plan->key_block);
+        int any = 0, all = 1;
+        for (int64_t row = first; row < end && !(any && !all); row += step) {
+            const int64_t head = kv_head * plan->group + row % plan->group;
+            const char *start = fa_mask_row(args, batch, head, row / plan->group);
+            scan(args, start + key * args->mask.column, keys, &any, &all);
+        }
+        states[block] = all ? FA_BLOCK_FULL : any ? FA_BLOCK_PARTIAL : FA_BLOCK_SKIP;
+    }
+}
+
+const uint8_t *fa_blockmap_row(const fa_blockmap *map, int64_t batch, int64_t kv_head, int64_t tile)
+{
+    const int64_t at = (map->batches > 1 ? batch : 0) * map->heads + (map->heads > 1 ? kv_head : 0);
+    return map->states + (at * map->tiles + (map->uniform ? 0 : tile)) * map->blocks;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT
+ * Which blocks of an explicit mask need work: one pass over the mask, shared by every batch and
+ * head that shares the mask.
+ */
+#ifndef FA_BLOCKMAP_H
+#define FA_BLOCKMAP_H
+
+#include <stdint.h>
+
+#include "fastattn.h"
+#include "schedule.h"
+
+typedef enum { FA_BLOCK_SKIP, FA_BLOCK_PARTIAL, FA_BLOCK_FULL } fa_block_state;
+
+typedef struct {
+    uint8_t *states;  /* [maps][tiles][blocks] */
+    int64_t maps, tiles, blocks;
+    int64_t batches, heads; /* distinct ones: maps = batches * heads */
+    int uniform;            /* every query has the same mask: tiles = 1 */
+} fa_blockmap;
+
+/* What is needed to walk the mask; group = query heads of a kv head, row r of a kv head is query
+ * r / group of head r % group. */
+typedef struct {
+    const fa_args *args;
+    const fa_tiling *tiling;
+    int64_t group, batches;
+    int key_block;
+} fa_blockmap_plan;
+
+/* Sizes of the map; states is for the caller to allocate, maps * tiles * blocks bytes. */
+fa_blockmap fa_blockmap_size(const fa_blockmap_plan *plan);
+
+/* One row of the map: index = map * tiles + tile. */
+void fa_blockmap_fill(const fa_blockmap_plan *plan, const fa_blockmap *map, int64_t index);
+
+/* The states of one tile, one per block. */
+const uint8_t *fa_blockmap_row(const fa_blockmap *map, int64_t batch, int64_t kv_head, int64_t tile);
+
+/* The mask's element (batch, head, query, key 0). */
+const char *fa_mask_row(const fa_args *args, int64_t batch, int64_t head, int64_t query);
+
+/* Offset of a batch, from its index over all leading axes. */
+int64_t fa_batch_offset(const fa_args *args, const fa_tensor *tensor, int64_t batch);
+
+#endif

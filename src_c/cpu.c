@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT */
+#include "cpu.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+const char *fa_cpu_lacks_nothing(void) { return NULL; }
+
+#if defined(__x86_64__) || defined(_M_X64)
+
+#if defined(_MSC_VER)
+#include <intrin.h>
+
+static void cpuid(uint32_t leaf, uint32_t out[4]) { __cpuidex((int *)out, (int)leaf, 0); }
+static uint64_t enabled_state(void) { return _xgetbv(0); }
+#else
+#include <cpuid.h>
+
+static void cpuid(uint32_t leaf, uint32_t out[4])
+{
+    if (!__get_cpuid_count(leaf, 0, &out[0], &out[1], &out[2], &out[3]))
+        out[0] = out[1] = out[2] = out[3] = 0;
+}
+
+static uint64_t enabled_state(void)
+{
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
+}
+#endif
+
+enum { EBX = 1, ECX = 2 };
+#define BIT(n) (UINT32_C(1) << (n))
+
+/* The operating system must save the registers (XCR0), or another process would clobber them. */
+static int saves(uint64_t states)
+{
+    uint32_t leaf1[4];
+    cpuid(1, leaf1);
+    const int osxsave = (leaf1[ECX] & BIT(27)) != 0;
+    return osxsave && (enabled_state() & states) == states;
+}
+
+const char *fa_cpu_lacks_avx2(void)
+{
+    uint32_t leaf1[4], leaf7[4];
+    cpuid(1, leaf1);
+    cpuid(7, leaf7);
+    if (!(leaf7[EBX] & BIT(5))) return "the CPU has no AVX2";
+    if (!(leaf1[ECX] & BIT(12))) return "the CPU has no FMA";
+    if (!saves(0x6)) return "the operating system does not save AVX registers";
+    return NULL;
+}
+
+const char *fa_cpu_lacks_avx512(void)
+{
+    const uint32_t needed = BIT(16) | BIT(17) | BIT(30) | BIT(31); /* F, DQ, BW, VL */
+    uint32_t leaf7[4];
+    cpuid(7, leaf7);
+    if (fa_cpu_lacks_avx2()) return fa_cpu_lacks_avx2();
+    if ((leaf7[EBX] & needed) != needed) return "the CPU has no AVX-512 (F, DQ, BW, VL)";
+    if (!saves(0xe6)) return "the operating system does not save AVX-512 registers";
+    return NULL;
+}
+
+#else
+const char *fa_cpu_lacks_avx2(void) { return "not an x86-64 machine"; }
+const char *fa_cpu_lacks_avx512(void) { return "not an x86-64 machine"; }
+#endif

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: MIT
+ * What this machine and its operating system can run.
+ */
+#ifndef FA_CPU_H
+#define FA_CPU_H
+
+/* Each returns NULL when the level can run here, or why it cannot. */
+const char *fa_cpu_lacks_nothing(void);
+const char *fa_cpu_lacks_avx2(void);
+const char *fa_cpu_lacks_avx512(void);
+
+#endif

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT */
+#include "dispatch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu.h"
+
+/* FA_HAVE_<ISA> says that isa/<isa>.c is compiled in; setup.py defines it. */
+#define FA_DECLARE(isa) extern const fa_kernels fa_kernels_##isa##_f32, fa_kernels_##isa##_f64;
+FA_DECLARE(scalar)
+FA_DECLARE(avx2)
+FA_DECLARE(avx512)
+FA_DECLARE(neon)
+
+typedef struct {
+    const char *name;
+    const char *(*missing)(void);
+    const fa_kernels *f32, *f64;
+} fa_isa;
+
+/* Ascending: the last one that can run here is the default. */
+static const fa_isa ISAS[] = {
+    {"scalar", fa_cpu_lacks_nothing, &fa_kernels_scalar_f32, &fa_kernels_scalar_f64},
+#if defined(FA_HAVE_AVX2)
+    {"avx2", fa_cpu_lacks_avx2, &fa_kernels_avx2_f32, &fa_kernels_avx2_f64},
+#endif
+#if defined(FA_HAVE_AVX512)
+    {"avx512", fa_cpu_lacks_avx512, &fa_kernels_avx512_f32, &fa_kernels_avx512_f64},
+#endif
+#if defined(FA_HAVE_NEON)
+    {"neon", fa_cpu_lacks_nothing, &fa_kernels_neon_f32, &fa_kernels_neon_f64},
+#endif
+};
+enum { ISA_COUNT = sizeof ISAS / sizeof *ISAS };
+
+const char *fa_isa_name(int index)
+{
+    return index >= 0 && index < ISA_COUNT ? ISAS[index].name : NULL;
+}
+
+const char *fa_isa_missing(int index)
+{
+    return index >= 0 && index < ISA_COUNT ? ISAS[index].missing() : "no such instruction set";
+}
+
+static const fa_isa *find(const char *name)
+{
+    for (int i = ISA_COUNT - 1; i >= 0; --i)
+        if (!name || strcmp(name, ISAS[i].name) == 0) {
+            if (!ISAS[i].missing()) return &ISAS[i];
+            if (name) return NULL;
+        }
+    return NULL;
+}
+
+static const fa_isa *chosen(const char *name)
+{
+    if (!name) name = getenv("FASTATTN_ISA");
+    return find(name && *name ? name : NULL);
+}
+
+const char *fa_isa_default(void)
+{
+    const fa_isa *isa = chosen(NULL);
+    return isa ? isa->name : NULL;
+}
+
+const fa_kernels *fa_kernels_for(const char *name, fa_dtype dtype)
+{
+    const fa_isa *isa = chosen(name);
+    if (!isa) return NULL;
+    return dtype == FA_FLOAT32 ? isa->f32 : dtype == FA_FLOAT64 ? isa->f64 : NULL;
+}

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: MIT
+ * The one table of instruction sets.
+ */
+#ifndef FA_DISPATCH_H
+#define FA_DISPATCH_H
+
+#include "fastattn.h"
+#include "kernels.h"
+
+/* The kernels of an instruction set (NULL: the default one), or NULL if they cannot run here. */
+const fa_kernels *fa_kernels_for(const char *isa, fa_dtype dtype);
+
+#endif

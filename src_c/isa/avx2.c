@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: MIT
+ * AVX2 and FMA, 16 registers: 12 accumulators, 3 query vectors and a broadcast at full width.
+ */
+#define FA_ISA avx2
+#include "../vec/vec_avx2.h"
+
+enum { MAX_VECTORS = 3, MAX_TILE_KEYS = 8, MAX_TILE_FEATURES = 8, KEY_BLOCK = 64 };
+#define TILE_KEYS(vectors) ((vectors) == 3 ? 4 : (vectors) == 2 ? 6 : 8)
+#define TILE_FEATURES(vectors) ((vectors) == 1 ? 8 : 4)
+#include "../kernels/all.inc"

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: MIT
+ * AVX-512, 32 registers: 24 accumulators, 3 query vectors and a broadcast at full width.
+ */
+#define FA_ISA avx512
+#include "../vec/vec_avx512.h"
+
+enum { MAX_VECTORS = 3, MAX_TILE_KEYS = 12, MAX_TILE_FEATURES = 16, KEY_BLOCK = 64 };
+#define TILE_KEYS(vectors) ((vectors) == 3 ? 8 : 12)
+#define TILE_FEATURES(vectors) ((vectors) == 1 ? 16 : 8)
+#include "../kernels/all.inc"

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: MIT
+ * The kernel table: what one instruction set offers, and the contract of each entry.
+ *
+ *   letters  q k v o tensors, s scores, p probabilities, m running maximum, l running sum,
+ *            i query, j key, d feature.  Scores, m and lazy maxima are in units of log2.
+ *   layout   lanes are query rows. A tile holds width = vectors * lanes rows; every array of a
+ *            tile is feature- or key-major, so that one row of it is `vectors` full vectors:
+ *
+ *                 q [depth][width]    s, p [key_block + padding][width]    o [value_depth][width]
+ *
+ * RESTRICTED HEADER. It is included by files compiled with different -m flags. A function defined
+ * here (or in anything it includes) would be compiled once per instruction set under one name, and
+ * the linker may keep the AVX-512 copy for everybody: an illegal instruction on older machines.
+ * So: types and macros only; everything below isa/ is static; no other header of the project.
+ */
+#ifndef FA_KERNELS_H
+#define FA_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "platform.h"
+
+enum {
+    FA_KEY_PADDING = 16, /* a tile of keys may run this far past the last key of a block */
+    FA_MAX_WIDTH = 64    /* rows of a tile on any instruction set, at most */
+};
+
+/* log2(e), and how far a score may exceed the running maximum before o and l are rescaled.
+ * Probabilities then stay below 2^8; precision does not depend on it (p and l scale together). */
+#define FA_LOG2E 1.4426950408889634074
+#define FA_RESCALE_THRESHOLD 8.0
+
+typedef enum { FA_MASK_NONE, FA_MASK_BOOL, FA_MASK_FLOAT32, FA_MASK_FLOAT64 } fa_mask_type;
+
+/* One tile of query rows and its online-softmax state. */
+typedef struct {
+    int vectors;         /* 1 ... max_vectors */
+    int fresh;           /* no key seen yet: o holds nothing */
+    int64_t depth;       /* features of q and k */
+    int64_t value_depth; /* features of v; 0 when only m and l are wanted */
+    void *q;             /* packed and scaled queries */
+    void *o;             /* unnormalised output */
+    void *m, *l;         /* [width] running maximum and sum */
+    void *s;             /* scratch for scores, then probabilities */
+} fa_tile;
+
+/* How the scores of a block differ from plain scaled products. NULL members do not apply. */
+typedef struct {
+    double cap;                   /* > 0: s = cap * tanh(s); q was packed with scale / cap */
+    const void *slope, *position; /* ALiBi: s -= slope * |position - j|, j from the block's start */
+    const void *begin, *end;      /* keys begin <= j < end are allowed, j from the block's start */
+    fa_mask_type mask;
+    int64_t mask_stride;          /* bytes from key to key */
+    const char *const *mask_rows; /* [width] each row's mask at the block's first key */
+} fa_modifiers;
+
+/* Up to key_block keys, as rows that lie anywhere. */
+typedef struct {
+    int keys;
+    const void *const *k; /* [keys + FA_KEY_PADDING]; what follows the keys may be any row */
+    const void *const *v; /* [keys] */
+    const fa_modifiers *modifiers;
+} fa_block;
+
+typedef struct fa_kernels {
+    const char *isa;
+    int real_size;   /* bytes of an element */
+    int lanes;       /* rows of a vector */
+    int max_vectors; /* vectors of a tile */
+    int key_block;   /* keys of a block */
+
+    /* Transpose rows [count] in, times factor; begin the state. sinks: [width] in log2 or NULL.
+     * Rows past count repeat the last one; their results are never written. */
+    void (*pack)(fa_tile *tile, const void *const *rows, int count, double factor,
+                 const void *sinks);
+    /* All stages for one block: what the driver calls. */
+    void (*update)(fa_tile *tile, const fa_block *block);
+    /* Transpose out: rows[r][d] = o / l, or 0 where l is 0. */
+    void (*finish)(const fa_tile *tile, void *const *rows, int count);
+    /* rows[r][j] = exp2(s - m) / l with the final m and l of an earlier walk over all blocks. */
+    void (*weigh)(fa_tile *tile, const fa_block *block, void *const *rows, int count);
+
+    /* The stages of update, one by one, for tests and benches. */
+    void (*scores)(fa_tile *tile, const fa_block *block);
+    void (*modify)(fa_tile *tile, const fa_block *block);
+    void (*softmax)(fa_tile *tile, const fa_block *block);
+    void (*output)(fa_tile *tile, const fa_block *block);
+
+    /* y[n] = f(x[n]); n a multiple of lanes. */
+    void (*exp2)(const void *x, void *y, int64_t n);
+    void (*tanh)(const void *x, void *y, int64_t n);
+
+    /* The limits of the machine: floating-point operations done in registers, bytes read. */
+    double (*fma_loop)(int64_t repeats);
+    double (*read_loop)(const void *data, int64_t bytes);
+} fa_kernels;
+
+#endif

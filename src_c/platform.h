@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT
+ * What differs between compilers. Macros only: this header is included by files that are compiled
+ * with different instruction sets, so it must not define a function (see kernels.h).
+ */
+#ifndef FA_PLATFORM_H
+#define FA_PLATFORM_H
+
+#if defined(_MSC_VER) && !defined(__clang__)
+#define FA_INLINE static __forceinline
+#define FA_NOINLINE static __declspec(noinline)
+#define FA_RESTRICT __restrict
+#define FA_UNROLL
+#define FA_ALIGNED(bytes) __declspec(align(bytes))
+#define FA_UNLIKELY(condition) (condition)
+#else
+#define FA_INLINE static inline __attribute__((always_inline, unused))
+#define FA_NOINLINE static __attribute__((noinline))
+#define FA_RESTRICT restrict
+#define FA_ALIGNED(bytes) __attribute__((aligned(bytes)))
+#define FA_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+/* Tile loops must be unrolled completely, or their accumulators live in memory. */
+#if defined(__clang__)
+#define FA_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define FA_UNROLL _Pragma("GCC unroll 16")
+#endif
+#endif
+
+/* One cache line, and the widest vector: every scratch array starts at a multiple of it. */
+#define FA_LINE 64
+
+#endif

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT
+ * The vector vocabulary: every vec_<isa>.h defines exactly this list, for float or for double
+ * (FA_REAL_BITS 32 or 64). One operation is one to three instructions. This file holds what the
+ * instruction sets share; it defines no function.
+ *
+ *   real, vec, vmask, LANES        element, vector, result of a comparison, elements of a vector
+ *   v_load v_store                 aligned to the vector
+ *   v_loadu v_storeu               any address
+ *   v_splat(x)                     all lanes x
+ *   v_add v_sub v_mul v_div        IEEE, round to nearest
+ *   v_fma(a, b, c)                 a * b + c, rounded once where the machine can
+ *   v_max(a, b) v_min(a, b)        b when either is NaN
+ *   v_abs(a)                       clears the sign
+ *   v_gt(a, b) v_eq(a, b)          comparisons, false for NaN
+ *   v_negative(a)                  lanes whose sign bit is set, -0 included
+ *   v_select(mask, a, b)           a where mask, else b
+ *   v_any(mask) v_all(mask)       some lane, every lane
+ *   v_pow2(x, &n)                  n = x rounded to an integer, returns 2^n;
+ *                                  x in [POW2_MIN, 100], and 2^POW2_MIN is returned as 0
+ *   v_transpose(rows)              LANES x LANES, in place
+ *   v_load_bool(bytes)             LANES bytes: 0 where not zero, -inf where zero
+ *
+ *   NO_MAXIMUM                     m of a row that has seen no key: low, but finite, so that
+ *                                  -inf - m is -inf and not NaN
+ */
+#ifndef FA_VEC_H
+#define FA_VEC_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "../platform.h"
+
+#if FA_REAL_BITS == 32
+typedef float real;
+typedef uint32_t real_bits;
+#define MANTISSA_BITS 23
+#define POW2_MIN (-127.0f)
+/* 1.5 * 2^23 + 127: adding it leaves round(x) + 127, a biased exponent, in the low bits. */
+#define POW2_MAGIC 12583039.0f
+#define NO_MAXIMUM (-3.402823466e38f)
+#elif FA_REAL_BITS == 64
+typedef double real;
+typedef uint64_t real_bits;
+#define MANTISSA_BITS 52
+#define POW2_MIN (-1023.0)
+#define POW2_MAGIC 6755399441056767.0 /* 1.5 * 2^52 + 1023 */
+#define NO_MAXIMUM (-1.7976931348623157e308)
+#else
+#error FA_REAL_BITS must be 32 or 64
+#endif
+
+#endif

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT
+ * The vocabulary on AVX2 and FMA: 8 floats or 4 doubles.
+ */
+#include <immintrin.h>
+
+#include "vec.h"
+
+#if !defined(__AVX2__)
+#error build this file for AVX2 and FMA
+#endif
+
+#if FA_REAL_BITS == 32
+typedef __m256 vec;
+enum { LANES = 8 };
+#define V(name) _mm256_##name##_ps
+#else
+typedef __m256d vec;
+enum { LANES = 4 };
+#define V(name) _mm256_##name##_pd
+#endif
+typedef vec vmask;
+
+FA_INLINE vec v_load(const real *p) { return V(load)(p); }
+FA_INLINE void v_store(real *p, vec a) { V(store)(p, a); }
+FA_INLINE vec v_loadu(const real *p) { return V(loadu)(p); }
+FA_INLINE void v_storeu(real *p, vec a) { V(storeu)(p, a); }
+FA_INLINE vec v_splat(real x) { return V(set1)(x); }
+FA_INLINE vec v_add(vec a, vec b) { return V(add)(a, b); }
+FA_INLINE vec v_sub(vec a, vec b) { return V(sub)(a, b); }
+FA_INLINE vec v_mul(vec a, vec b) { return V(mul)(a, b); }
+FA_INLINE vec v_div(vec a, vec b) { return V(div)(a, b); }
+FA_INLINE vec v_fma(vec a, vec b, vec c) { return V(fmadd)(a, b, c); }
+FA_INLINE vec v_max(vec a, vec b) { return V(max)(a, b); }
+FA_INLINE vec v_min(vec a, vec b) { return V(min)(a, b); }
+FA_INLINE vec v_abs(vec a) { return V(andnot)(v_splat((real)-0.0), a); }
+FA_INLINE vmask v_gt(vec a, vec b) { return V(cmp)(a, b, _CMP_GT_OQ); }
+FA_INLINE vmask v_eq(vec a, vec b) { return V(cmp)(a, b, _CMP_EQ_OQ); }
+FA_INLINE vmask v_negative(vec a) { return a; }
+FA_INLINE vec v_select(vmask mask, vec a, vec b) { return V(blendv)(b, a, mask); }
+FA_INLINE int v_any(vmask mask) { return V(movemask)(mask) != 0; }
+FA_INLINE int v_all(vmask mask) { return V(movemask)(mask) == (1 << LANES) - 1; }
+
+#if FA_REAL_BITS == 32
+FA_INLINE vec v_pow2(vec x, vec *n)
+{
+    vec biased = v_add(x, v_splat(POW2_MAGIC));
+    *n = v_sub(biased, v_splat(POW2_MAGIC));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(biased), MANTISSA_BITS));
+}
+
+FA_INLINE void v_transpose(vec r[LANES])
+{
+    vec a[LANES], b[LANES];
+    FA_UNROLL for (int i = 0; i < 4; ++i) {
+        a[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+        a[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+    }
+    FA_UNROLL for (int i = 0; i < 2; ++i) {
+        b[4 * i] = _mm256_shuffle_ps(a[4 * i], a[4 * i + 2], 0x44);
+        b[4 * i + 1] = _mm256_shuffle_ps(a[4 * i], a[4 * i + 2], 0xee);
+        b[4 * i + 2] = _mm256_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0x44);
+        b[4 * i + 3] = _mm256_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0xee);
+    }
+    FA_UNROLL for (int i = 0; i < 4; ++i) {
+        r[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
+        r[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
+    }
+}
+
+FA_INLINE vec v_load_bool(const uint8_t *p)
+{
+    __m256i wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    __m256i forbidden = _mm256_cmpeq_epi32(wide, _mm256_setzero_si256());
+    return _mm256_castsi256_ps(_mm256_and_si256(forbidden, _mm256_set1_epi32((int)0xff800000u)));
+}
+#else
+FA_INLINE vec v_pow2(vec x, vec *n)
+{
+    vec biased = v_add(x, v_splat(POW2_MAGIC));
+    *n = v_sub(biased, v_splat(POW2_MAGIC));
+    return _mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(biased), MANTISSA_BITS));
+}
+
+FA_INLINE void v_transpose(vec r[LANES])
+{
+    vec a = _mm256_unpacklo_pd(r[0], r[1]), b = _mm256_unpackhi_pd(r[0], r[1]);
+    vec c = _mm256_unpacklo_pd(r[2], r[3]), d = _mm256_unpackhi_pd(r[2], r[3]);
+    r[0] = _mm256_permute2f128_pd(a, c, 0x20);
+    r[1] = _mm256_permute2f128_pd(b, d, 0x20);
+    r[2] = _mm256_permute2f128_pd(a, c, 0x31);
+    r[3] = _mm256_permute2f128_pd(b, d, 0x31);
+}
+
+FA_INLINE vec v_load_bool(const uint8_t *p)
+{
+    int bytes;
+    memcpy(&bytes, p, sizeof bytes);
+    __m256i wide = _mm256_cvtepu8_epi64(_mm_cvtsi32_si128(bytes));
+    __m256i forbidden = _mm256_cmpeq_epi64(wide, _mm256_setzero_si256());
+    return _mm256_castsi256_pd(
+        _mm256_and_si256(forbidden, _mm256_set1_epi64x((long long)0xfff0000000000000u)));
+}
+#endif
+#undef V

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT
+ * The vocabulary on arm64 Advanced SIMD: 4 floats or 2 doubles.
+ */
+#include <arm_neon.h>
+
+#include "vec.h"
+
+#if FA_REAL_BITS == 32
+typedef float32x4_t vec;
+typedef uint32x4_t vmask;
+enum { LANES = 4 };
+#define V(name) name##q_f32
+#else
+typedef float64x2_t vec;
+typedef uint64x2_t vmask;
+enum { LANES = 2 };
+#define V(name) name##q_f64
+#endif
+
+FA_INLINE vec v_load(const real *p) { return V(vld1)(p); }
+FA_INLINE void v_store(real *p, vec a) { V(vst1)(p, a); }
+FA_INLINE vec v_loadu(const real *p) { return V(vld1)(p); }
+FA_INLINE void v_storeu(real *p, vec a) { V(vst1)(p, a); }
+FA_INLINE vec v_add(vec a, vec b) { return V(vadd)(a, b); }
+FA_INLINE vec v_sub(vec a, vec b) { return V(vsub)(a, b); }
+FA_INLINE vec v_mul(vec a, vec b) { return V(vmul)(a, b); }
+FA_INLINE vec v_div(vec a, vec b) { return V(vdiv)(a, b); }
+FA_INLINE vec v_fma(vec a, vec b, vec c) { return V(vfma)(c, a, b); }
+FA_INLINE vec v_abs(vec a) { return V(vabs)(a); }
+FA_INLINE vmask v_gt(vec a, vec b) { return V(vcgt)(a, b); }
+FA_INLINE vmask v_eq(vec a, vec b) { return V(vceq)(a, b); }
+FA_INLINE vec v_select(vmask mask, vec a, vec b) { return V(vbsl)(mask, a, b); }
+/* The machine's own maximum returns NaN when either operand is one; the vocabulary returns b. */
+FA_INLINE vec v_max(vec a, vec b) { return v_select(v_gt(a, b), a, b); }
+FA_INLINE vec v_min(vec a, vec b) { return v_select(v_gt(b, a), a, b); }
+
+#if FA_REAL_BITS == 32
+FA_INLINE vec v_splat(real x) { return vdupq_n_f32(x); }
+FA_INLINE int v_any(vmask mask) { return vmaxvq_u32(mask) != 0; }
+FA_INLINE int v_all(vmask mask) { return vminvq_u32(mask) != 0; }
+FA_INLINE vmask v_negative(vec a) { return vcltzq_s32(vreinterpretq_s32_f32(a)); }
+
+FA_INLINE vec v_pow2(vec x, vec *n)
+{
+    vec biased = v_add(x, v_splat(POW2_MAGIC));
+    *n = v_sub(biased, v_splat(POW2_MAGIC));
+    return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(biased), MANTISSA_BITS));
+}
+
+FA_INLINE void v_transpose(vec r[LANES])
+{
+    float32x4_t a = vtrn1q_f32(r[0], r[1]), b = vtrn2q_f32(r[0], r[1]);
+    float32x4_t c = vtrn1q_f32(r[2], r[3]), d = vtrn2q_f32(r[2], r[3]);
+    r[0] = vcombine_f32(vget_low_f32(a), vget_low_f32(c));
+    r[1] = vcombine_f32(vget_low_f32(b), vget_low_f32(d));
+    r[2] = vcombine_f32(vget_high_f32(a), vget_high_f32(c));
+    r[3] = vcombine_f32(vget_high_f32(b), vget_high_f32(d));
+}
+
+FA_INLINE vec v_load_bool(const uint8_t *p)
+{
+    uint32x4_t wide = {p[0], p[1], p[2], p[3]};
+    return vreinterpretq_f32_u32(vandq_u32(vceqzq_u32(wide), vdupq_n_u32(0xff800000u)));
+}
+#else
+FA_INLINE vec v_splat(real x) { return vdupq_n_f64(x); }
+FA_INLINE int v_any(vmask mask) { return vmaxvq_u32(vreinterpretq_u32_u64(mask)) != 0; }
+FA_INLINE int v_all(vmask mask) { return vminvq_u32(vreinterpretq_u32_u64(mask)) != 0; }
+FA_INLINE vmask v_negative(vec a) { return vcltzq_s64(vreinterpretq_s64_f64(a)); }
+
+FA_INLINE vec v_pow2(vec x, vec *n)
+{
+    vec biased = v_add(x, v_splat(POW2_MAGIC));
+    *n = v_sub(biased, v_splat(POW2_MAGIC));
+    return vreinterpretq_f64_u64(vshlq_n_u64(vreinterpretq_u64_f64(biased), MANTISSA_BITS));
+}
+
+FA_INLINE void v_transpose(vec r[LANES])
+{
+    vec a = vtrn1q_f64(r[0], r[1]), b = vtrn2q_f64(r[0], r[1]);
+    r[0] = a;
+    r[1] = b;
+}
+
+FA_INLINE vec v_load_bool(const uint8_t *p)
+{
+    uint64x2_t wide = {p[0], p[1]};
+    return vreinterpretq_f64_u64(vandq_u64(vceqzq_u64(wide), vdupq_n_u64(0xfff0000000000000u)));
+}
+#endif
+#undef V
