@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: MIT
+"""fastattn: exact attention on CPUs, on NumPy arrays, with a C core."""
+
+from fastattn.attention import (
+    attention,
+    attention_weights,
+    merge_states,
+    scaled_dot_product_attention,
+)
+from fastattn.config import config, get_include, get_library, show_config
+from fastattn.isa import check_environment, isa, isas, use_isa
+from fastattn.threads import get_num_threads, num_threads, set_num_threads
+
+check_environment()
+del check_environment
+
+__all__ = [
+    "__version__",
+    "attention",
+    "attention_weights",
+    "config",
+    "get_include",
+    "get_library",
+    "get_num_threads",
+    "isa",
+    "isas",
+    "merge_states",
+    "num_threads",
+    "scaled_dot_product_attention",
+    "set_num_threads",
+    "show_config",
+    "use_isa",
+]
+
+_LAZY = ("reference", "measure", "cli")
+
+
+def __getattr__(name):
+    """Parts that not every program needs, imported when first used."""
+    import importlib
+
+    if name == "__version__":
+        return importlib.import_module("fastattn.config").version()
+    if name in _LAZY:
+        return importlib.import_module(f"fastattn.{name}")
+    raise AttributeError(f"module 'fastattn' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted([*__all__, *_LAZY])

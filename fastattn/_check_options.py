@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: MIT
+"""Validation of single arguments: one function per kind of argument.
+
+Each function takes what the caller passed and returns the value normalised, or raises TypeError
+(wrong type or dtype), ValueError (wrong shape, range or combination) or NotImplementedError with a
+message of the form ``name: expected this, got that``. `_check` composes them into whole calls.
+
+The common value is tested first by identity (``dtype is FLOAT32``), because a small call spends as
+long in here as in the kernel.
+"""
+
+import math
+
+import numpy as np
+
+FLOAT32 = np.dtype(np.float32)
+FLOAT64 = np.dtype(np.float64)
+BOOL = np.dtype(np.bool_)
+
+# Positions up to here are exact in float64, which ALiBi needs, and far from overflowing int64.
+LARGEST_OFFSET = 2**53
+# A window wider than twice that contains every key whatever the offset: it is unbounded.
+WIDEST_WINDOW = 2**54
+
+# Effort given to the exact overlap test, which is exponential in the worst case; a pair of arrays
+# that takes more counts as overlapping.
+OVERLAP_WORK = 100_000
+
+PRECISIONS = ("highest", "high", "medium")
+LAYOUTS = ("bhsd", "bshd")
+
+
+def described(value):
+    """Name the type of `value` for a message, with advice where there is some."""
+    kind = type(value)
+    if kind.__module__ == "builtins":
+        return kind.__name__
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if kind.__module__.split(".")[0] == "torch":
+        return f"{name} (pass tensor.numpy())"
+    return name
+
+
+def array(name, value):
+    """Return `value` as a plain numpy.ndarray without copying it.
+
+    Subclasses that only add methods (numpy.memmap) are viewed. Masked arrays and matrices are
+    refused: their mask, or their own idea of indexing, would be lost without a word.
+    """
+    if type(value) is np.ndarray:
+        return value
+    if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray | np.matrix):
+        return value.view(np.ndarray)
+    raise TypeError(f"{name}: expected a numpy.ndarray, got {described(value)}")
+
+
+def float_dtype(name, dtype):
+    """Return the singleton of float32 or float64, the dtypes that there are kernels for."""
+    if dtype is FLOAT32 or dtype is FLOAT64:
+        return dtype
+    if dtype.name in ("float16", "bfloat16"):
+        raise NotImplementedError(
+            f"{name}: expected dtype float32 or float64, got {dtype.name} (16-bit types come later)"
+        )
+    if dtype == FLOAT32:  # an unpickled dtype, or one that carries metadata
+        return FLOAT32
+    if dtype == FLOAT64:
+        return FLOAT64
+    raise TypeError(f"{name}: expected dtype float32 or float64, got {dtype_name(dtype)}")
+
+
+def dtype_name(dtype):
+    """Name a dtype for a message; byte order is part of the name where it is not the machine's."""
+    return dtype.name if dtype.isnative else f"byte-swapped {dtype.name}"
+
+
+def aligned(name, value):
+    """Refuse data that C cannot address as elements (a field of a packed record, say)."""
+    if not value.flags.aligned:
+        raise ValueError(
+            f"{name}: expected data and strides aligned to {value.dtype.alignment} bytes, got "
+            f"strides {value.strides} (numpy.ascontiguousarray({name}) copies them)"
+        )
+
+
+def flag(name, value):
+    """Return `value` as a bool; numbers are refused because they are usually misplaced."""
+    if value is True or value is False:
+        return value
+    if isinstance(value, np.bool_):
+        return bool(value)
+    raise TypeError(f"{name}: expected True or False, got {described(value)}")
+
+
+def number(name, value, least=-math.inf):
+    """Return `value` as a finite float that is not below `least`."""
+    if type(value) is not float:
+        if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+            raise TypeError(f"{name}: expected a number, got {described(value)}")
+        try:
+            value = float(value)
+        except OverflowError:
+            value = math.inf
+    if not math.isfinite(value):
+        raise ValueError(f"{name}: expected a finite number, got {value}")
+    if value < least:
+        raise ValueError(f"{name}: expected a number not below {least:g}, got {value:g}")
+    return value
+
+
+def integer(name, value, least):
+    """Return `value` as an int that is not below `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name}: expected an integer, got {described(value)}")
+    if value < least:
+        raise ValueError(f"{name}: expected an integer not below {least}, got {value}")
+    return int(value)
+
+
+def choice(name, value, choices):
+    """Return `value`, one of the strings `choices`."""
+    if isinstance(value, str) and value in choices:
+        return value
+    listed = ", ".join(repr(word) for word in choices)
+    if isinstance(value, str):
+        raise ValueError(f"{name}: expected one of {listed}, got {value!r}")
+    raise TypeError(f"{name}: expected one of {listed}, got {described(value)}")
+
+
+def window(value):
+    """Return (left, right) of `window_size`, -1 where it is unbounded."""
+    if value is None:
+        return -1, -1
+    if not isinstance(value, tuple | list):
+        raise TypeError(f"window_size: expected a pair (left, right), got {described(value)}")
+    if len(value) != 2:
+        raise ValueError(f"window_size: expected a pair (left, right), got {len(value)} values")
+    left, right = (-1 if side is None else integer("window_size", side, -1) for side in value)
+    return (-1 if left > WIDEST_WINDOW else left), (-1 if right > WIDEST_WINDOW else right)
+
+
+def _small_array(name, value, what):
+    """Return a list, tuple or array of numbers as an array; `what` says what was expected."""
+    if isinstance(value, list | tuple):
+        try:
+            return np.array(value)
+        except (ValueError, TypeError, OverflowError):
+            raise ValueError(f"{name}: expected {what}, got a list of unequal parts") from None
+    if isinstance(value, np.ndarray):
+        return array(name, value)
+    raise TypeError(f"{name}: expected {what}, got {described(value)}")
+
+
+def per_batch(name, value, lead, least, most):
+    """Return integers, one for each batch entry, as a new int64 array of shape (B,).
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for messages.
+    value : int or array of int
+        One value for all, or shape (B,), or shape `lead`, with B the product of `lead`.
+    lead : tuple of int
+        Leading shape of the problem.
+    least, most : int
+        Range of allowed values, both ends included.
+
+    Notes
+    -----
+    The result is always a copy, so that another thread writing to the caller's array cannot undo
+    the range check before the kernel reads it.
+    """
+    batch = math.prod(lead)
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        low = high = int(value)
+    else:
+        value = _small_array(name, value, "an integer or an array of integers")
+        if value.dtype.kind not in "iu":
+            raise TypeError(f"{name}: expected integers, got dtype {value.dtype.name}")
+        if value.shape != () and value.shape != (batch,) and value.shape != lead:
+            raise ValueError(
+                f"{name}: expected an integer or shape ({batch},), got shape {value.shape}"
+            )
+        if value.size == 0:
+            return np.empty(batch, np.int64)
+        value = value.reshape(-1)
+        low, high = int(value.min()), int(value.max())
+    if low < least or high > most:
+        wrong = low if low < least else high
+        raise ValueError(f"{name}: expected values from {least} to {most}, got {wrong}")
+    result = np.empty(batch, np.int64)
+    result[...] = value
+    return result
+
+
+def _per_head(name, value, shapes, what):
+    """Return real numbers as a new float64 array, of a shape in `shapes` as it came."""
+    value = _small_array(name, value, "an array of numbers")
+    if value.dtype.kind not in "fiu" and value.dtype.name != "bfloat16":
+        raise TypeError(f"{name}: expected real numbers, got dtype {value.dtype.name}")
+    if value.shape not in shapes:
+        raise ValueError(f"{name}: expected shape {what}, got shape {value.shape}")
+    return value.astype(np.float64, order="C")
+
+
+def alibi(value, lead, heads):
+    """Return `alibi_slopes`, shape (Hq,), (B, Hq) or lead + (Hq,), as float64 of shape (B, Hq)."""
+    batch = math.prod(lead)
+    shapes = ((heads,), (batch, heads), (*lead, heads))
+    what = f"({heads},) or ({batch}, {heads})"
+    slopes = _per_head("alibi_slopes", value, shapes, what)
+    if not np.isfinite(slopes).all():
+        raise ValueError("alibi_slopes: expected finite numbers, got NaN or infinity")
+    if slopes.ndim == 1:
+        slopes = np.tile(slopes, (batch, 1))
+    return slopes.reshape(batch, heads)
+
+
+def sink_logits(value, heads):
+    """Return `sinks` as float64 of shape (Hq,). -inf is allowed: exp(-inf) adds nothing."""
+    logits = _per_head("sinks", value, ((heads,),), f"({heads},)")
+    if np.isnan(logits).any() or np.isposinf(logits).any():
+        raise ValueError("sinks: expected finite numbers or -inf, got NaN or +inf")
+    return logits
+
+
+def mask(value, shape, dtype):
+    """Return `attn_mask` broadcast to `shape` by zero strides.
+
+    Parameters
+    ----------
+    value : ndarray
+        bool, float32, or (where `dtype` is float64) float64; rank 0 to max(4, rank of `shape`).
+    shape : tuple of int
+        lead + (Hq, Sq, Sk).
+    dtype : numpy.dtype
+        dtype of q.
+    """
+    if isinstance(value, np.generic):  # what indexing and arithmetic make of an array of rank 0
+        value = np.asarray(value)
+    value = array("attn_mask", value)
+    found = value.dtype
+    accepted = (BOOL, FLOAT32, FLOAT64) if dtype == FLOAT64 else (BOOL, FLOAT32)
+    if found not in accepted:
+        expected = " or ".join(each.name for each in accepted)
+        raise TypeError(
+            f"attn_mask: expected dtype {expected} with {dtype.name} q, got {dtype_name(found)}"
+        )
+    aligned("attn_mask", value)
+    if value.ndim > max(4, len(shape)):
+        raise ValueError(
+            f"attn_mask: expected at most {max(4, len(shape))} axes, got shape {value.shape}"
+        )
+    view = value
+    extra = value.ndim - len(shape)
+    if extra > 0 and value.shape[:extra] == (1,) * extra:
+        view = value[(0,) * extra]  # (1, H, Sq, Sk) beside a q without a batch axis
+    if view.shape == shape:
+        return view
+    try:
+        return np.broadcast_to(view, shape)
+    except ValueError:
+        raise ValueError(
+            f"attn_mask: expected a shape that broadcasts to {shape}, got {value.shape}"
+        ) from None
+
+
+def writable(out, shape, dtype):
+    """Return `out` as an ndarray of `shape` and `dtype` that can be written, element by element."""
+    checked = array("out", out)
+    if checked.dtype != dtype:
+        found = dtype_name(checked.dtype)
+        raise TypeError(f"out: expected dtype {dtype.name} like the input, got {found}")
+    if checked.shape != shape:
+        raise ValueError(f"out: expected shape {shape}, got {checked.shape}")
+    if not checked.flags.writeable:
+        raise ValueError("out: expected a writable array, got a read-only one")
+    aligned("out", checked)
+    if not checked.flags.c_contiguous and _may_overlap_itself(checked):
+        raise ValueError(
+            f"out: expected elements that do not share memory, got strides {checked.strides} for "
+            f"shape {shape}"
+        )
+    return checked
+
+
+def _may_overlap_itself(tensor):
+    """Say whether two elements may lie at the same place.
+
+    Exact for every view made by slicing, transposing and broadcasting; for other strides it may
+    say yes when the answer is no: each axis must step over all that the smaller strides span.
+    """
+    span = tensor.itemsize
+    axes = [(abs(s), n) for s, n in zip(tensor.strides, tensor.shape, strict=True) if n != 1]
+    for stride, size in sorted(axes):
+        if stride < span:
+            return tensor.size > 0
+        span += stride * (size - 1)
+    return False
+
+
+def reject_overlap(out, named_inputs):
+    """Raise if `out` shares memory with one of the inputs that are arrays."""
+    for name, tensor in named_inputs:
+        if not isinstance(tensor, np.ndarray) or not np.may_share_memory(out, tensor):
+            continue
+        try:
+            shared = np.shares_memory(out, tensor, max_work=OVERLAP_WORK)
+        except np.exceptions.TooHardError:
+            shared = True
+        if shared:
+            raise ValueError(f"out: expected memory of its own, got an array that overlaps {name}")
+
+
+def states_of(name, states):
+    """Return a sequence of arrays, or one array stacked on axis 0, as a tuple of arrays."""
+    if isinstance(states, np.ndarray):
+        stacked = array(name, states)
+        if stacked.ndim < 1:
+            raise ValueError(f"{name}: expected arrays stacked on axis 0, got shape ()")
+        states = tuple(stacked)
+    elif isinstance(states, tuple | list):
+        states = tuple(array(f"{name}[{n}]", state) for n, state in enumerate(states))
+    else:
+        raise TypeError(f"{name}: expected a sequence of arrays, got {described(states)}")
+    if not states:
+        raise ValueError(f"{name}: expected at least one array, got none")
+    return states

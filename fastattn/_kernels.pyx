@@ -1,0 +1,343 @@
+# cython: language_level=3
+# cython: freethreading_compatible=True
+# SPDX-License-Identifier: MIT
+"""Private: the kernel table, entry by entry, for tests and benches."""
+
+from libc.stdint cimport int64_t, uintptr_t
+
+import numpy as np
+
+from fastattn.capi cimport FA_FLOAT32, FA_FLOAT64, fa_dtype, fa_isa_missing, fa_isa_name
+
+
+cdef extern from "kernels.h":
+    enum:
+        FA_KEY_PADDING
+
+    ctypedef enum fa_mask_type:
+        FA_MASK_NONE
+        FA_MASK_BOOL
+        FA_MASK_FLOAT32
+        FA_MASK_FLOAT64
+
+    ctypedef struct fa_tile:
+        int vectors
+        int fresh
+        int64_t depth
+        int64_t value_depth
+        void *q
+        void *o
+        void *m
+        void *l
+        void *s
+
+    ctypedef struct fa_modifiers:
+        double cap
+        const void *slope
+        const void *position
+        const void *begin
+        const void *end
+        fa_mask_type mask
+        int64_t mask_stride
+        const char *const *mask_rows
+
+    ctypedef struct fa_block:
+        int keys
+        const void *const *k
+        const void *const *v
+        const fa_modifiers *modifiers
+
+    ctypedef struct fa_kernels:
+        int lanes
+        int max_vectors
+        int key_block
+        void (*pack)(fa_tile *, const void *const *, int, double, const void *) noexcept nogil
+        void (*update)(fa_tile *, const fa_block *) noexcept nogil
+        void (*finish)(const fa_tile *, void *const *, int) noexcept nogil
+        void (*weigh)(fa_tile *, const fa_block *, void *const *, int) noexcept nogil
+        void (*scores)(fa_tile *, const fa_block *) noexcept nogil
+        void (*modify)(fa_tile *, const fa_block *) noexcept nogil
+        void (*softmax)(fa_tile *, const fa_block *) noexcept nogil
+        void (*output)(fa_tile *, const fa_block *) noexcept nogil
+        void (*exp2)(const void *, void *, int64_t) noexcept nogil
+        void (*tanh)(const void *, void *, int64_t) noexcept nogil
+        double (*fma_loop)(int64_t) noexcept nogil
+        double (*read_loop)(const void *, int64_t) noexcept nogil
+
+
+cdef extern from "dispatch.h":
+    const fa_kernels *fa_kernels_for(const char *isa, fa_dtype dtype)
+
+
+cdef extern from "schedule.h":
+    ctypedef struct fa_positions:
+        int64_t offset, begin, end, left, right
+    ctypedef struct fa_range:
+        int64_t begin, end
+    ctypedef struct fa_span:
+        int64_t begin, end, full_begin, full_end
+    ctypedef struct fa_tiling:
+        int64_t tiles
+    ctypedef struct fa_tile_rows:
+        int64_t row_begin
+        int rows, vectors
+    fa_range fa_allowed(const fa_positions *, int64_t)
+    fa_span fa_span_of(const fa_positions *, int64_t, int64_t)
+    fa_tiling fa_tile_up(int64_t, int, int, int64_t)
+    fa_tile_rows fa_tile_at(const fa_tiling *, int64_t)
+
+
+STAGES = ("update", "scores", "modify", "softmax", "output")
+KERNELS = ("pack", *STAGES, "finish", "weigh", "exp2", "tanh", "fma_loop", "read_loop")
+
+
+cdef const fa_kernels *find(isa, dtype) except NULL:
+    name = isa.encode()
+    kind = FA_FLOAT32 if np.dtype(dtype) == np.float32 else FA_FLOAT64
+    cdef const fa_kernels *kernels = fa_kernels_for(name, kind)
+    if kernels == NULL:
+        raise ValueError(f"isa: {isa!r} cannot be used on this machine")
+    return kernels
+
+
+def table():
+    """(kernel, isa, dtype) of everything that can run here."""
+    cdef int index = 0
+    rows = []
+    while fa_isa_name(index) != NULL:
+        if fa_isa_missing(index) == NULL:
+            name = fa_isa_name(index).decode()
+            rows += [(kernel, name, dtype) for dtype in ("float32", "float64") for kernel in KERNELS]
+        index += 1
+    return rows
+
+
+def tile(isa, dtype):
+    """Tile sizes of an instruction set."""
+    cdef const fa_kernels *kernels = find(isa, dtype)
+    return {
+        "lanes": kernels.lanes,
+        "tile_vectors": kernels.max_vectors,
+        "key_block": kernels.key_block,
+        "key_padding": FA_KEY_PADDING,
+    }
+
+
+cdef uintptr_t address(array):
+    return 0 if array is None else array.ctypes.data
+
+
+def aligned(shape, dtype, fill=np.nan):
+    """An array on a cache-line boundary, filled with what must never be used."""
+    count = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.empty(count + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    array = raw[start : start + count].view(dtype).reshape(shape)
+    array[...] = fill
+    return array
+
+
+cdef class Tile:
+    """A query tile with its state, on which single table entries can be run.
+
+    q: (rows, depth) contiguous; arrays q_packed, s, o, m, l are laid out as kernels.h says.
+    """
+
+    cdef const fa_kernels *kernels
+    cdef fa_tile state
+    cdef readonly object dtype, q_packed, s, o, m, l
+    cdef readonly int vectors, width, rows
+
+    def __init__(self, isa, dtype, int vectors, int64_t depth, int64_t value_depth):
+        self.kernels = find(isa, dtype)
+        if not 1 <= vectors <= self.kernels.max_vectors:
+            raise ValueError(f"vectors: expected 1 to {self.kernels.max_vectors}, got {vectors}")
+        self.dtype = np.dtype(dtype)
+        self.vectors = vectors
+        self.width = vectors * self.kernels.lanes
+        self.q_packed = aligned((depth, self.width), dtype)
+        self.s = aligned((self.kernels.key_block + FA_KEY_PADDING, self.width), dtype)
+        self.o = aligned((value_depth, self.width), dtype)
+        self.m = aligned((self.width,), dtype)
+        self.l = aligned((self.width,), dtype)
+        self.state.vectors = vectors
+        self.state.depth, self.state.value_depth = depth, value_depth
+        self.state.q = <void *>address(self.q_packed)
+        self.state.s = <void *>address(self.s)
+        self.state.o = <void *>address(self.o)
+        self.state.m = <void *>address(self.m)
+        self.state.l = <void *>address(self.l)
+
+    @property
+    def fresh(self):
+        return bool(self.state.fresh)
+
+    @fresh.setter
+    def fresh(self, value):
+        self.state.fresh = value
+
+    def pack(self, q, double factor=1.0, sinks=None):
+        """Transpose the rows of q in; sinks (width,) in log2 on a cache line, or None."""
+        rows = pointers(q, len(q), 0)
+        self.rows = len(q)
+        self.kernels.pack(&self.state, <const void *const *><uintptr_t>address(rows), self.rows,
+                          factor, <const void *><uintptr_t>address(sinks))
+
+    def finish(self, out):
+        """Write o / l to the rows of out."""
+        rows = pointers(out, len(out), 0)
+        self.kernels.finish(&self.state, <void *const *><uintptr_t>address(rows), len(out))
+
+    def run(self, kernel, k, v=None, *, modifiers=None, weights=None, int64_t repeats=1):
+        """One of STAGES, or weigh into `weights`, on a block of keys k (keys, depth), v."""
+        cdef fa_block block
+        cdef fa_modifiers c_modifiers
+        cdef void (*stage)(fa_tile *, const fa_block *) noexcept nogil
+        cdef int64_t turn
+        k_rows = pointers(k, len(k), FA_KEY_PADDING)
+        v_rows = pointers(v, len(k), 0) if v is not None else None
+        block.keys = len(k)
+        block.k = <const void *const *><uintptr_t>address(k_rows)
+        block.v = <const void *const *><uintptr_t>address(v_rows)
+        block.modifiers = NULL
+        if modifiers is not None:
+            modifiers = dict(modifiers)
+            mask_rows = fill_modifiers(&c_modifiers, modifiers, self.width)
+            block.modifiers = &c_modifiers
+        if kernel == "weigh":
+            rows = pointers(weights, len(weights), 0)
+            self.kernels.weigh(&self.state, &block, <void *const *><uintptr_t>address(rows),
+                               len(weights))
+            return
+        if kernel == "update":
+            stage = self.kernels.update
+        elif kernel == "scores":
+            stage = self.kernels.scores
+        elif kernel == "modify":
+            stage = self.kernels.modify
+        elif kernel == "softmax":
+            stage = self.kernels.softmax
+        elif kernel == "output":
+            stage = self.kernels.output
+        else:
+            raise ValueError(f"kernel: expected one of {STAGES}, got {kernel!r}")
+        with nogil:
+            for turn in range(repeats):
+                stage(&self.state, &block)
+
+
+cdef pointers(array, int count, int padding):
+    """Addresses of the first `count` rows; the last one again for the padding."""
+    step = array.strides[0]
+    rows = np.arange(count + padding).clip(max=count - 1) * step + array.ctypes.data
+    return rows.astype(np.uintp)
+
+
+cdef fill_modifiers(fa_modifiers *target, options, int width):
+    mask = options.get("mask")
+    target.cap = options.get("cap", 0.0)
+    target.slope = <const void *><uintptr_t>address(options.get("slope"))
+    target.position = <const void *><uintptr_t>address(options.get("position"))
+    target.begin = <const void *><uintptr_t>address(options.get("begin"))
+    target.end = <const void *><uintptr_t>address(options.get("end"))
+    target.mask, target.mask_stride, target.mask_rows = FA_MASK_NONE, 0, NULL
+    if mask is None:
+        return None
+    target.mask = {"b": FA_MASK_BOOL}.get(mask.dtype.kind, {4: FA_MASK_FLOAT32}.get(
+        mask.dtype.itemsize, FA_MASK_FLOAT64))
+    target.mask_stride = mask.strides[1]
+    options["rows"] = pointers(mask, width, 0)
+    target.mask_rows = <const char *const *><uintptr_t>address(options["rows"])
+    return options["rows"]
+
+
+def elementwise(kernel, isa, x):
+    """exp2 or tanh of a contiguous array whose size is a multiple of the lanes."""
+    cdef const fa_kernels *kernels = find(isa, x.dtype)
+    y = np.empty_like(x)
+    cdef const void *source = <const void *><uintptr_t>address(x)
+    cdef void *target = <void *><uintptr_t>address(y)
+    if kernel == "exp2":
+        kernels.exp2(source, target, x.size)
+    else:
+        kernels.tanh(source, target, x.size)
+    return y
+
+
+def fma_loop(isa, dtype, int64_t repeats):
+    """Run multiply-adds in registers; the number of floating-point operations done."""
+    cdef const fa_kernels *kernels = find(isa, dtype)
+    cdef double count
+    with nogil:
+        count = kernels.fma_loop(repeats)
+    return count
+
+
+def read_loop(isa, array):
+    """Read a contiguous float32 array once; the number of bytes read."""
+    cdef const fa_kernels *kernels = find(isa, np.float32)
+    cdef const void *data = <const void *><uintptr_t>address(array)
+    cdef int64_t size = array.nbytes
+    cdef double count
+    with nogil:
+        count = kernels.read_loop(data, size)
+    return count
+
+
+def run(kernel, isa, dtype, *, depth=64, keys=64, vectors=None, repeats=1):
+    """Run one table entry `repeats` times on made-up data; floating-point operations or bytes."""
+    sizes = tile(isa, dtype)
+    vectors = vectors or sizes["tile_vectors"]
+    if kernel == "fma_loop":
+        return fma_loop(isa, dtype, repeats)
+    rng = np.random.default_rng(1)
+    if kernel in ("exp2", "tanh", "read_loop"):
+        x = rng.standard_normal(keys * sizes["lanes"]).astype(dtype)
+        for _ in range(repeats):
+            elementwise(kernel, isa, x) if kernel != "read_loop" else read_loop(isa, x)
+        return x.size * repeats
+    subject = Tile(isa, dtype, vectors, depth, depth)
+    q, k, v = (rng.standard_normal((n, depth)).astype(dtype) for n in (subject.width, keys, keys))
+    bounds = aligned((2, subject.width), dtype, 0)
+    bounds[1] = keys
+    subject.pack(q, 1 / depth)
+    subject.run("update", k, v)
+    if kernel in STAGES:
+        modifiers = {"begin": bounds[0], "end": bounds[1]} if kernel == "modify" else None
+        subject.run(kernel, k, v, modifiers=modifiers, repeats=repeats)
+    else:
+        weights = np.empty((subject.width, keys), dtype)
+        for _ in range(repeats):
+            if kernel == "pack":
+                subject.pack(q, 1 / depth)
+            elif kernel == "finish":
+                subject.finish(q)
+            else:
+                subject.run("weigh", k, v, weights=weights)
+    products = {"update": 4, "scores": 2, "output": 2, "weigh": 2}.get(kernel, 0)
+    per_turn = products * depth * keys * subject.width or keys * subject.width
+    return per_turn * repeats
+
+
+def allowed(int64_t query, *, offset=0, begin=0, end=0, left=-1, right=-1):
+    """schedule.h: the keys that a query may see."""
+    cdef fa_positions positions = fa_positions(offset, begin, end, left, right)
+    result = fa_allowed(&positions, query)
+    return result.begin, result.end
+
+
+def span(int64_t query_begin, int64_t query_end, *, offset=0, begin=0, end=0, left=-1, right=-1):
+    """schedule.h: the keys that any, and that all of these queries may see."""
+    cdef fa_positions positions = fa_positions(offset, begin, end, left, right)
+    result = fa_span_of(&positions, query_begin, query_end)
+    return result.begin, result.end, result.full_begin, result.full_end
+
+
+def tiling(int64_t rows, int lanes, int max_vectors, int64_t group_rows=0):
+    """schedule.h: [(row_begin, rows, vectors)] of every tile."""
+    plan = fa_tile_up(rows, lanes, max_vectors, group_rows)
+    tiles = []
+    for index in range(plan.tiles):
+        at = fa_tile_at(&plan, index)
+        tiles.append((at.row_begin, at.rows, at.vectors))
+    return tiles

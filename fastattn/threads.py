@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: MIT
+"""How many threads a call uses: argument > context > set_num_threads > environment > default."""
+
+import contextlib
+import contextvars
+import os
+from pathlib import Path
+
+from fastattn import _core
+from fastattn._check_options import integer
+
+_context = contextvars.ContextVar("fastattn_threads", default=None)
+_setting = None  # set_num_threads, or FASTATTN_NUM_THREADS
+_quota = None  # CPUs that the container may use; None is unlimited
+
+
+def set_num_threads(n):
+    """Set the number of threads of all later calls of this process.
+
+    Parameters
+    ----------
+    n : int or None
+        At least 1. None goes back to the default.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `n` is not an integer of at least 1.
+    """
+    global _setting
+    _setting = None if n is None else integer("n", n, 1)
+
+
+def get_num_threads():
+    """Number of threads that a call made here would use.
+
+    Without a setting: OpenMP's (``OMP_NUM_THREADS``, threadpoolctl), at most the CPUs that this
+    process may run on and the quota of its container (cgroup).
+
+    Returns
+    -------
+    int
+    """
+    n = _context.get()
+    if n is None:
+        n = _setting
+    if n is not None:
+        return n
+    n = _core.max_threads()
+    return n if _quota is None or n <= _quota else _quota
+
+
+@contextlib.contextmanager
+def num_threads(n):
+    """Use `n` threads in a ``with`` block, in this thread (context) only.
+
+    Parameters
+    ----------
+    n : int
+        At least 1.
+    """
+    token = _context.set(integer("n", n, 1))
+    try:
+        yield
+    finally:
+        _context.reset(token)
+
+
+def _cgroup_quota(root=Path("/sys/fs/cgroup"), membership=Path("/proc/self/cgroup")):
+    """Whole CPUs that cgroup v2 or v1 grants this process, or None without a limit."""
+    limits = []
+    for line in _lines(membership):
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            limits += _limits(root, path, "cpu.max")
+        elif "cpu" in controllers.split(","):
+            limits += _limits(root / "cpu", path, "cpu.cfs_quota_us")
+    return max(1, int(min(limits))) if limits else None
+
+
+def _limits(root, path, name):
+    """Every limit from a group up to the root: each of them binds."""
+    group = root / path.strip("/")
+    limits = []
+    for directory in [group, *group.parents]:
+        words = " ".join(_lines(directory / name)).split()
+        if name == "cpu.cfs_quota_us":
+            words += " ".join(_lines(directory / "cpu.cfs_period_us")).split()
+        if len(words) == 2 and words[0].isdigit() and words[1].isdigit():
+            limits.append(int(words[0]) / int(words[1]))
+        if directory == root:
+            break
+    return limits
+
+
+def _lines(path):
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _initialise():
+    """Read the environment once, at import."""
+    global _setting, _quota
+    _quota = _cgroup_quota()
+    text = os.environ.get("FASTATTN_NUM_THREADS")
+    if not text:
+        return
+    if not text.isdigit() or int(text) < 1:
+        raise ImportError(f"FASTATTN_NUM_THREADS: expected an integer of at least 1, got {text!r}")
+    _setting = int(text)
+
+
+_initialise()
