@@ -45,7 +45,9 @@ class BuildExt(build_ext):
         openmp = OPENMP[kind] if self.has_openmp(OPENMP[kind]) else []
         if not openmp:
             print("fastattn: the compiler has no OpenMP; building a serial library", flush=True)
-        isas = [name for name, (machines, *_) in ISAS.items() if not machines or MACHINE in machines]
+        isas = [
+            name for name, (machines, *_) in ISAS.items() if not machines or MACHINE in machines
+        ]
         have = [(f"FA_HAVE_{name.upper()}", "1") for name in isas]
         objects = [self.compile(path, [*COMMON[kind], *openmp], have) for path in SOURCES]
         for name in isas:
@@ -80,7 +82,9 @@ class BuildExt(build_ext):
             return False
         with tempfile.TemporaryDirectory() as directory:
             source = Path(directory, "probe.c")
-            source.write_text("#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }")
+            source.write_text(
+                "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }"
+            )
             try:
                 objects = self.compiler.compile(
                     [str(source)], output_dir=directory, extra_postargs=flags

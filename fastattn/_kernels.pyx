@@ -145,13 +145,14 @@ cdef class Tile:
 
     cdef const fa_kernels *kernels
     cdef fa_tile state
-    cdef readonly object dtype, q_packed, s, o, m, l
+    cdef readonly object isa, dtype, q_packed, s, o, m, l
     cdef readonly int vectors, width, rows
 
     def __init__(self, isa, dtype, int vectors, int64_t depth, int64_t value_depth):
         self.kernels = find(isa, dtype)
         if not 1 <= vectors <= self.kernels.max_vectors:
             raise ValueError(f"vectors: expected 1 to {self.kernels.max_vectors}, got {vectors}")
+        self.isa = isa
         self.dtype = np.dtype(dtype)
         self.vectors = vectors
         self.width = vectors * self.kernels.lanes

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The public functions. Letters: q k v queries, keys, values; s scores; p weights; i query, j key.
 
-    s[i, j] = scale * q[i] . k[j]   ->  softcap  ->  + ALiBi  ->  + mask  ->  -inf where forbidden
-    p = softmax(s) by rows (with sink)        out = p v        lse = log(sum(exp(s)))
+s[i, j] = scale * q[i] . k[j]   ->  softcap  ->  + ALiBi  ->  + mask  ->  -inf where forbidden
+p = softmax(s) by rows (with sink)        out = p v        lse = log(sum(exp(s)))
 """
 
 import numpy as np

@@ -13,7 +13,7 @@
 typedef enum { FA_BLOCK_SKIP, FA_BLOCK_PARTIAL, FA_BLOCK_FULL } fa_block_state;
 
 typedef struct {
-    uint8_t *states;  /* [maps][tiles][blocks] */
+    uint8_t *states; /* [maps][tiles][blocks] */
     int64_t maps, tiles, blocks;
     int64_t batches, heads; /* distinct ones: maps = batches * heads */
     int uniform;            /* every query has the same mask: tiles = 1 */
@@ -35,7 +35,8 @@ fa_blockmap fa_blockmap_size(const fa_blockmap_plan *plan);
 void fa_blockmap_fill(const fa_blockmap_plan *plan, const fa_blockmap *map, int64_t index);
 
 /* The states of one tile, one per block. */
-const uint8_t *fa_blockmap_row(const fa_blockmap *map, int64_t batch, int64_t kv_head, int64_t tile);
+const uint8_t *fa_blockmap_row(const fa_blockmap *map, int64_t batch, int64_t kv_head,
+                               int64_t tile);
 
 /* The mask's element (batch, head, query, key 0). */
 const char *fa_mask_row(const fa_args *args, int64_t batch, int64_t head, int64_t query);

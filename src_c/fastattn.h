@@ -55,15 +55,15 @@ typedef struct {
     fa_dtype mask_dtype;    /* FA_BOOL (nonzero = attend), FA_FLOAT32, FA_FLOAT64 */
     void *lse;              /* NULL or (lead..., q_heads, queries), contiguous, of dtype */
 
-    double scale, softcap;  /* softcap 0: none */
+    double scale, softcap; /* softcap 0: none */
     int causal;
-    int64_t left, right;    /* window; -1: unbounded */
+    int64_t left, right;                         /* window; -1: unbounded */
     const int64_t *q_offset, *kv_begin, *kv_end; /* (batches); NULL: keys - queries, 0, keys */
-    const double *alibi;    /* NULL or (batches, q_heads) */
-    const double *sinks;    /* NULL or (q_heads) */
+    const double *alibi;                         /* NULL or (batches, q_heads) */
+    const double *sinks;                         /* NULL or (q_heads) */
 
-    int threads;            /* 0: OpenMP's setting */
-    const char *isa;        /* NULL: FASTATTN_ISA of the environment, or the best there is */
+    int threads;     /* 0: OpenMP's setting */
+    const char *isa; /* NULL: FASTATTN_ISA of the environment, or the best there is */
 } fa_args;
 
 FA_API fa_status fa_attention(const fa_args *args);

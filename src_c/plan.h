@@ -16,12 +16,12 @@ enum { FA_MAX_TILES = 8 }; /* of a task */
 typedef struct {
     const fa_args *args;
     const fa_kernels *kernels;
-    int weights;      /* the table of weights is wanted, not the output */
+    int weights; /* the table of weights is wanted, not the output */
     int64_t batches;
-    int64_t group;    /* query heads of a kv head */
+    int64_t group; /* query heads of a kv head */
     int64_t value_depth;
-    fa_tiling tiling; /* of the group * queries rows of one kv head */
-    int tiles;        /* of a task */
+    fa_tiling tiling;          /* of the group * queries rows of one kv head */
+    int tiles;                 /* of a task */
     int64_t pair_tasks, tasks; /* of one (batch, kv head); of the call */
     int threads;
 

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 typedef struct {
-    char *base; /* row 0 */
+    char *base;                        /* row 0 */
     int64_t row_stride, column_stride; /* bytes */
     int64_t columns;
     int element; /* bytes */

@@ -26,8 +26,8 @@ typedef struct {
     const void **k_rows, **v_rows; /* of the current block */
     char *k_copy, *v_copy;         /* scattered rows, or NULL */
     const char **mask_rows;
-    void **rows;  /* of a tile: queries in, outputs out */
-    char *copy;   /* scattered rows of a tile */
+    void **rows;                                  /* of a tile: queries in, outputs out */
+    char *copy;                                   /* scattered rows of a tile */
     void *begin, *end, *slope, *position, *sinks; /* [width] */
     fa_modifiers modifiers;
 } fa_worker;

@@ -51,17 +51,20 @@ FA_INLINE vec v_pow2(vec x, vec *n)
 FA_INLINE void v_transpose(vec r[LANES])
 {
     vec a[LANES], b[LANES];
-    FA_UNROLL for (int i = 0; i < 4; ++i) {
+    FA_UNROLL for (int i = 0; i < 4; ++i)
+    {
         a[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
         a[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
     }
-    FA_UNROLL for (int i = 0; i < 2; ++i) {
+    FA_UNROLL for (int i = 0; i < 2; ++i)
+    {
         b[4 * i] = _mm256_shuffle_ps(a[4 * i], a[4 * i + 2], 0x44);
         b[4 * i + 1] = _mm256_shuffle_ps(a[4 * i], a[4 * i + 2], 0xee);
         b[4 * i + 2] = _mm256_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0x44);
         b[4 * i + 3] = _mm256_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0xee);
     }
-    FA_UNROLL for (int i = 0; i < 4; ++i) {
+    FA_UNROLL for (int i = 0; i < 4; ++i)
+    {
         r[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
         r[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
     }

@@ -56,23 +56,27 @@ FA_INLINE vec v_pow2(vec x, vec *n)
 FA_INLINE void v_transpose(vec r[LANES])
 {
     vec a[LANES];
-    FA_UNROLL for (int i = 0; i < 8; ++i) {
+    FA_UNROLL for (int i = 0; i < 8; ++i)
+    {
         a[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
         a[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
     }
-    FA_UNROLL for (int i = 0; i < 4; ++i) {
+    FA_UNROLL for (int i = 0; i < 4; ++i)
+    {
         r[4 * i] = _mm512_shuffle_ps(a[4 * i], a[4 * i + 2], 0x44);
         r[4 * i + 1] = _mm512_shuffle_ps(a[4 * i], a[4 * i + 2], 0xee);
         r[4 * i + 2] = _mm512_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0x44);
         r[4 * i + 3] = _mm512_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0xee);
     }
-    FA_UNROLL for (int i = 0; i < 4; ++i) {
+    FA_UNROLL for (int i = 0; i < 4; ++i)
+    {
         a[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
         a[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
         a[i + 8] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
         a[i + 12] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
     }
-    FA_UNROLL for (int i = 0; i < 4; ++i) {
+    FA_UNROLL for (int i = 0; i < 4; ++i)
+    {
         r[i] = _mm512_shuffle_f32x4(a[i], a[i + 8], 0x88);
         r[i + 8] = _mm512_shuffle_f32x4(a[i], a[i + 8], 0xdd);
         r[i + 4] = _mm512_shuffle_f32x4(a[i + 4], a[i + 12], 0x88);
@@ -99,18 +103,21 @@ FA_INLINE vec v_pow2(vec x, vec *n)
 FA_INLINE void v_transpose(vec r[LANES])
 {
     vec a[LANES];
-    FA_UNROLL for (int i = 0; i < 4; ++i) {
+    FA_UNROLL for (int i = 0; i < 4; ++i)
+    {
         a[2 * i] = _mm512_unpacklo_pd(r[2 * i], r[2 * i + 1]);
         a[2 * i + 1] = _mm512_unpackhi_pd(r[2 * i], r[2 * i + 1]);
     }
-    FA_UNROLL for (int i = 0; i < 2; ++i) {
+    FA_UNROLL for (int i = 0; i < 2; ++i)
+    {
         r[i] = _mm512_shuffle_f64x2(a[i], a[i + 2], 0x88);
         r[i + 2] = _mm512_shuffle_f64x2(a[i], a[i + 2], 0xdd);
         r[i + 4] = _mm512_shuffle_f64x2(a[i + 4], a[i + 6], 0x88);
         r[i + 6] = _mm512_shuffle_f64x2(a[i + 4], a[i + 6], 0xdd);
     }
     FA_UNROLL for (int i = 0; i < 4; ++i) a[i] = r[i], a[i + 4] = r[i + 4];
-    FA_UNROLL for (int i = 0; i < 4; ++i) {
+    FA_UNROLL for (int i = 0; i < 4; ++i)
+    {
         r[i] = _mm512_shuffle_f64x2(a[i], a[i + 4], 0x88);
         r[i + 4] = _mm512_shuffle_f64x2(a[i], a[i + 4], 0xdd);
     }

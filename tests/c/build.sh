@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Build the C library with another compiler and run check_kernels on it.
+#   build.sh COMPILER [EMULATOR]   e.g. aarch64-linux-gnu-gcc "qemu-aarch64 -L /usr/aarch64-linux-gnu"
+#   build.sh simde                 this machine's gcc, AVX-512 emulated in portable C
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+compiler=${1:?compiler or simde}
+emulator=${2:-}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+flags=(-std=c11 -O2 -ffp-contract=off -Wall -Wextra -Isrc_c -fopenmp)
+sources=(src_c/attention.c src_c/blockmap.c src_c/dispatch.c src_c/parallel.c src_c/plan.c
+         src_c/schedule.c src_c/source.c src_c/worker.c)
+isas=(scalar)
+case $compiler in
+simde)
+    compiler=gcc
+    isas+=(avx512)
+    sources+=(tests/c/simde/cpu.c)
+    avx512=(-std=gnu11 -DFA_EMULATED -isystem tests/c/simde -mavx2 -mfma -Wno-psabi)
+    ;;
+*)
+    sources+=(src_c/cpu.c)
+    case $("$compiler" -dumpmachine) in
+    aarch64*) isas+=(neon) ;;
+    x86_64*) isas+=(avx2 avx512) ;;
+    esac
+    avx2=(-mavx2 -mfma)
+    avx512=(-mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+    ;;
+esac
+for isa in "${isas[@]}"; do
+    flags+=("-DFA_HAVE_${isa^^}")
+    declare -n own=$isa 2>/dev/null || true
+    for bits in 32 64; do
+        "$compiler" "${flags[@]}" ${own[@]+"${own[@]}"} -DFA_REAL_BITS=$bits \
+            -c "src_c/isa/$isa.c" -o "$work/$isa$bits.o"
+    done
+done
+"$compiler" "${flags[@]}" "${sources[@]}" tests/c/check_kernels.c "$work"/*.o -lm -o "$work/check"
+$emulator "$work/check"

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: MIT
+ * The C library alone, on every instruction set that runs here, against a plain float64 loop.
+ * For machines that only an emulator has: no Python, no NumPy. Prints "N passed, N failed".
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fastattn.h"
+
+enum { PROBLEMS = 150, MAX = 140 };
+
+typedef struct {
+    int64_t batch, q_heads, kv_heads, queries, keys, depth, value_depth, offset[2], begin[2],
+        end[2];
+    double sinks[8], alibi[16];
+    fa_args args;
+    int bshd; /* heads inside the sequence */
+} problem;
+
+static uint64_t state = 88172645463325252u;
+
+static uint32_t draw(uint32_t below)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (uint32_t)(state >> 33) % below;
+}
+
+static double uniform(void) { return draw(1u << 24) / (double)(1u << 24) * 2 - 1; }
+
+static double get(const void *data, fa_dtype dtype, int64_t index)
+{
+    return dtype == FA_FLOAT32 ? ((const float *)data)[index] : ((const double *)data)[index];
+}
+
+static fa_tensor tensor(fa_dtype dtype, int64_t batch, int64_t heads, int64_t rows, int64_t columns,
+                        int bshd)
+{
+    const int64_t size = dtype == FA_FLOAT32 ? 4 : 8, count = batch * heads * rows * columns;
+    fa_tensor t = {.column = size};
+    t.row = size * columns * (bshd ? heads : 1);
+    t.head = size * columns * (bshd ? 1 : rows);
+    t.lead[0] = size * columns * rows * heads;
+    t.data = malloc((size_t)(count * size));
+    for (int64_t n = 0; n < count; ++n) {
+        if (dtype == FA_FLOAT32) ((float *)t.data)[n] = (float)uniform() * 2;
+        else ((double *)t.data)[n] = uniform() * 2;
+    }
+    return t;
+}
+
+static void *at(const fa_tensor *t, int64_t batch, int64_t head, int64_t row, int64_t column)
+{
+    return (char *)t->data + batch * t->lead[0] + head * t->head + row * t->row +
+           column * t->column;
+}
+
+static void set_up(problem *p, fa_dtype dtype)
+{
+    memset(p, 0, sizeof *p);
+    p->batch = 1 + draw(2), p->kv_heads = 1 + draw(2), p->q_heads = p->kv_heads * (1 + draw(4));
+    p->queries = 1 + draw(MAX), p->keys = 1 + draw(MAX);
+    p->depth = 1 + draw(70), p->value_depth = 1 + draw(70), p->bshd = (int)draw(2);
+    fa_args *a = &p->args;
+    *a = (fa_args){.size = sizeof(fa_args), .dtype = dtype, .lead_rank = 1};
+    a->lead_shape[0] = p->batch, a->q_heads = p->q_heads, a->kv_heads = p->kv_heads;
+    a->queries = p->queries, a->keys = p->keys, a->depth = p->depth;
+    a->value_depth = p->value_depth;
+    a->q = tensor(dtype, p->batch, p->q_heads, p->queries, p->depth, p->bshd);
+    a->k = tensor(dtype, p->batch, p->kv_heads, p->keys, p->depth, p->bshd);
+    a->v = tensor(dtype, p->batch, p->kv_heads, p->keys, p->value_depth, p->bshd);
+    a->out = tensor(dtype, p->batch, p->q_heads, p->queries, p->value_depth, p->bshd);
+    a->lse = malloc((size_t)(p->batch * p->q_heads * p->queries * 8));
+    a->scale = uniform(), a->softcap = draw(3) ? 0 : 1 + 4 * fabs(uniform());
+    const int64_t left = (int64_t)draw(120) - 40, right = (int64_t)draw(120) - 40;
+    a->causal = draw(2) == 0, a->left = left < 0 ? -1 : left, a->right = right < 0 ? -1 : right;
+    for (int b = 0; b < 2; ++b) {
+        p->begin[b] = draw(3) ? 0 : draw((uint32_t)p->keys + 1);
+        p->end[b] = draw(3) ? p->keys : draw((uint32_t)p->keys + 1);
+        p->offset[b] = (int64_t)draw(80) - 40;
+    }
+    a->kv_begin = p->begin, a->kv_end = p->end, a->q_offset = p->offset;
+    for (int n = 0; n < 8; ++n) p->sinks[n] = uniform();
+    for (int n = 0; n < 16; ++n) p->alibi[n] = uniform() * 0.2;
+    a->sinks = draw(3) ? NULL : p->sinks;
+    a->alibi = draw(3) ? NULL : p->alibi;
+    a->mask_dtype = draw(2) ? FA_BOOL : dtype;
+    if (draw(2)) {
+        a->mask = tensor(dtype, 1, 1, p->queries, p->keys, 0);
+        a->mask.lead[0] = a->mask.head = 0;
+        for (int64_t n = 0; n < p->queries * p->keys; ++n) {
+            const int allowed = draw(3) != 0;
+            if (a->mask_dtype == FA_BOOL) ((char *)a->mask.data)[n] = (char)allowed;
+            else if (allowed) continue;
+            else if (dtype == FA_FLOAT32) ((float *)a->mask.data)[n] = -INFINITY;
+            else ((double *)a->mask.data)[n] = -INFINITY;
+        }
+        if (a->mask_dtype == FA_BOOL) a->mask.row = p->keys, a->mask.column = 1;
+    }
+}
+
+/* The score of one pair, or -inf. */
+static double score(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const fa_args *a = &p->args;
+    const int64_t position = i + p->offset[b], kv_head = h / (p->q_heads / p->kv_heads);
+    double s = 0;
+    if (j < p->begin[b] || j >= p->end[b] || (a->causal && j > position)) return -INFINITY;
+    if (a->left >= 0 && j < position - a->left) return -INFINITY;
+    if (a->right >= 0 && j > position + a->right) return -INFINITY;
+    for (int64_t d = 0; d < p->depth; ++d)
+        s +=
+            get(at(&a->q, b, h, i, d), a->dtype, 0) * get(at(&a->k, b, kv_head, j, d), a->dtype, 0);
+    s *= a->scale;
+    if (a->softcap > 0) s = a->softcap * tanh(s / a->softcap);
+    if (a->alibi) s -= a->alibi[b * p->q_heads + h] * fabs((double)(position - j));
+    if (!a->mask.data) return s;
+    const char *mask = at(&a->mask, b, h, i, j);
+    if (a->mask_dtype == FA_BOOL) return *mask ? s : -INFINITY;
+    return s + get(mask, a->dtype, 0);
+}
+
+/* Largest error of a row, lse included. */
+static double row_error(const problem *p, int64_t b, int64_t h, int64_t i)
+{
+    const fa_args *a = &p->args;
+    const int64_t kv_head = h / (p->q_heads / p->kv_heads);
+    double s[MAX], sum = a->sinks ? exp(a->sinks[h]) : 0, worst = 0;
+    for (int64_t j = 0; j < p->keys; ++j) sum += exp(s[j] = score(p, b, h, i, j));
+    for (int64_t d = 0; d < p->value_depth; ++d) {
+        double expected = 0;
+        for (int64_t j = 0; j < p->keys; ++j)
+            expected += exp(s[j]) * get(at(&a->v, b, kv_head, j, d), a->dtype, 0);
+        if (sum > 0) expected /= sum;
+        const double error = fabs(get(at(&a->out, b, h, i, d), a->dtype, 0) - expected);
+        worst = error > worst || error != error ? error : worst;
+    }
+    const double lse = get(a->lse, a->dtype, (b * p->q_heads + h) * p->queries + i);
+    if (sum == 0) return lse == -INFINITY ? worst : INFINITY;
+    return fabs(lse - log(sum)) / 10 > worst ? fabs(lse - log(sum)) / 10 : worst;
+}
+
+static int check(problem *p, const char *isa)
+{
+    const double allowed = p->args.dtype == FA_FLOAT32 ? 1e-5 : 1e-13;
+    p->args.isa = isa;
+    p->args.threads = 1 + (int)draw(2);
+    if (fa_attention(&p->args) != FA_OK) return 0;
+    for (int64_t b = 0; b < p->batch; ++b)
+        for (int64_t h = 0; h < p->q_heads; ++h)
+            for (int64_t i = 0; i < p->queries; ++i)
+                if (!(row_error(p, b, h, i) <= allowed)) return 0;
+    return 1;
+}
+
+static void tear_down(problem *p)
+{
+    void *all[] = {p->args.q.data,   p->args.k.data,    p->args.v.data,
+                   p->args.out.data, p->args.mask.data, p->args.lse};
+    for (size_t n = 0; n < sizeof all / sizeof *all; ++n) free(all[n]);
+}
+
+int main(void)
+{
+    int passed = 0, failed = 0;
+    printf("default: %s\n", fa_isa_default());
+    for (int n = 0; n < PROBLEMS; ++n) {
+        problem p;
+        set_up(&p, n % 2 ? FA_FLOAT64 : FA_FLOAT32);
+        for (int isa = 0; fa_isa_name(isa); ++isa) {
+            if (fa_isa_missing(isa)) continue;
+            if (check(&p, fa_isa_name(isa))) ++passed;
+            else ++failed, printf("problem %d fails on %s\n", n, fa_isa_name(isa));
+        }
+        tear_down(&p);
+    }
+    fa_args wrong = {.size = 1};
+    if (fa_attention(&wrong) == FA_INVALID) ++passed;
+    else ++failed;
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed || passed < PROBLEMS;
+}

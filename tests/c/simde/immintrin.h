@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT
+ * Found before the compiler's own: AVX-512 in portable C, so that the AVX-512 kernels are tested on
+ * machines without it. SIMDe has nearly all of what vec_avx512.h uses; the rest is below.
+ */
+#ifndef FA_SIMDE_H
+#define FA_SIMDE_H
+
+#include_next <immintrin.h>
+#include <simde/x86/avx512.h>
+
+static inline simde__m512i widen_32(__m128i bytes)
+{
+    simde__m512i_private wide;
+    uint8_t from[16];
+    _mm_storeu_si128((__m128i *)from, bytes);
+    for (int n = 0; n < 16; ++n) wide.u32[n] = from[n];
+    return simde__m512i_from_private(wide);
+}
+
+static inline simde__m512i widen_64(__m128i bytes)
+{
+    simde__m512i_private wide;
+    uint8_t from[16];
+    _mm_storeu_si128((__m128i *)from, bytes);
+    for (int n = 0; n < 8; ++n) wide.u64[n] = from[n];
+    return simde__m512i_from_private(wide);
+}
+
+/* 128-bit quarters: two of a, then two of b, two bits of the control each. */
+static inline simde__m512 quarters(simde__m512 a, simde__m512 b, int control)
+{
+    simde__m512_private x = simde__m512_to_private(a), y = simde__m512_to_private(b), r;
+    for (int n = 0; n < 4; ++n) r.m128[n] = (n < 2 ? x : y).m128[control >> 2 * n & 3];
+    return simde__m512_from_private(r);
+}
+
+static inline simde__m512d quarters_64(simde__m512d a, simde__m512d b, int control)
+{
+    simde__m512d_private x = simde__m512d_to_private(a), y = simde__m512d_to_private(b), r;
+    for (int n = 0; n < 4; ++n) r.m128d[n] = (n < 2 ? x : y).m128d[control >> 2 * n & 3];
+    return simde__m512d_from_private(r);
+}
+
+#define __m512 simde__m512
+#define __m512d simde__m512d
+#define __m512i simde__m512i
+#define __mmask16 simde__mmask16
+#define __mmask8 simde__mmask8
+#define _mm512_cvtepu8_epi32 widen_32
+#define _mm512_cvtepu8_epi64 widen_64
+#define _mm512_shuffle_f32x4 quarters
+#define _mm512_shuffle_f64x2 quarters_64
+#define _mm512_abs_pd simde_mm512_abs_pd
+#define _mm512_abs_ps simde_mm512_abs_ps
+#define _mm512_add_pd simde_mm512_add_pd
+#define _mm512_add_ps simde_mm512_add_ps
+#define _mm512_castpd_si512 simde_mm512_castpd_si512
+#define _mm512_castps_si512 simde_mm512_castps_si512
+#define _mm512_castsi512_pd simde_mm512_castsi512_pd
+#define _mm512_castsi512_ps simde_mm512_castsi512_ps
+#define _mm512_cmp_pd_mask simde_mm512_cmp_pd_mask
+#define _mm512_cmp_ps_mask simde_mm512_cmp_ps_mask
+#define _mm512_cmpeq_epi32_mask simde_mm512_cmpeq_epi32_mask
+#define _mm512_cmpeq_epi64_mask simde_mm512_cmpeq_epi64_mask
+#define _mm512_div_pd simde_mm512_div_pd
+#define _mm512_div_ps simde_mm512_div_ps
+#define _mm512_fmadd_pd simde_mm512_fmadd_pd
+#define _mm512_fmadd_ps simde_mm512_fmadd_ps
+#define _mm512_load_pd simde_mm512_load_pd
+#define _mm512_load_ps simde_mm512_load_ps
+#define _mm512_loadu_pd simde_mm512_loadu_pd
+#define _mm512_loadu_ps simde_mm512_loadu_ps
+#define _mm512_mask_blend_pd simde_mm512_mask_blend_pd
+#define _mm512_mask_blend_ps simde_mm512_mask_blend_ps
+#define _mm512_maskz_set1_epi32 simde_mm512_maskz_set1_epi32
+#define _mm512_maskz_set1_epi64 simde_mm512_maskz_set1_epi64
+#define _mm512_max_pd simde_mm512_max_pd
+#define _mm512_max_ps simde_mm512_max_ps
+#define _mm512_min_pd simde_mm512_min_pd
+#define _mm512_min_ps simde_mm512_min_ps
+#define _mm512_movepi32_mask simde_mm512_movepi32_mask
+#define _mm512_movepi64_mask simde_mm512_movepi64_mask
+#define _mm512_mul_pd simde_mm512_mul_pd
+#define _mm512_mul_ps simde_mm512_mul_ps
+#define _mm512_set1_pd simde_mm512_set1_pd
+#define _mm512_set1_ps simde_mm512_set1_ps
+#define _mm512_setzero_si512 simde_mm512_setzero_si512
+#define _mm512_shuffle_ps simde_mm512_shuffle_ps
+#define _mm512_slli_epi32 simde_mm512_slli_epi32
+#define _mm512_slli_epi64 simde_mm512_slli_epi64
+#define _mm512_store_pd simde_mm512_store_pd
+#define _mm512_store_ps simde_mm512_store_ps
+#define _mm512_storeu_pd simde_mm512_storeu_pd
+#define _mm512_storeu_ps simde_mm512_storeu_ps
+#define _mm512_sub_pd simde_mm512_sub_pd
+#define _mm512_sub_ps simde_mm512_sub_ps
+#define _mm512_unpackhi_pd simde_mm512_unpackhi_pd
+#define _mm512_unpackhi_ps simde_mm512_unpackhi_ps
+#define _mm512_unpacklo_pd simde_mm512_unpacklo_pd
+#define _mm512_unpacklo_ps simde_mm512_unpacklo_ps
+
+#endif

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: MIT
+"""Problems, and the error that a correct implementation may have.
+
+Tolerance. A float32 score is a sum of D products; its rounding error grows with the size of the
+partial sums, and an error ds in the scores moves the output by at most ds * max|v|. The design
+allows 2e-6 * max|v| for |s| <= 30 and the same in proportion for larger scores, where the scores
+themselves are known less exactly. float64 has 2^29 times the precision; exp2 and the sums keep it.
+"""
+
+import numpy as np
+
+from fastattn import reference
+
+UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
+ALLOWED = {"float32": 2e-6, "float64": 2e-6 * 2.0**-27}
+SIZES = [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 47, 48, 49, 63, 64, 65, 97, 127, 129]
+
+
+def tolerance(dtype, v, scores):
+    """Largest error of the output: see above. scores: of the allowed keys, any shape."""
+    finite = np.abs(scores[np.isfinite(scores)])
+    size = finite.max(initial=0.0)
+    values = np.abs(v[np.isfinite(v)]).max(initial=0.0)
+    return ALLOWED[np.dtype(dtype).name] * max(1.0, size / 30) * max(values, 1e-30)
+
+
+def tensors(
+    rng, dtype, *, batch=1, q_heads=2, kv_heads=None, queries=17, keys=33, depth=16, dv=None
+):
+    kv_heads = kv_heads or q_heads
+    shapes = [
+        (batch, q_heads, queries, depth),
+        (batch, kv_heads, keys, depth),
+        (batch, kv_heads, keys, dv or depth),
+    ]
+    return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+def check(result, q, k, v, **options):
+    """Compare (out, lse) with the oracle fed the same inputs."""
+    out, lse = result
+    expected, expected_lse, scores = reference.attention(
+        q, k, v, return_lse=True, return_scores="masked", **options
+    )
+    assert out.dtype == q.dtype and lse.dtype == q.dtype
+    allowed = tolerance(q.dtype, v, scores)
+    np.testing.assert_allclose(out, expected, rtol=0, atol=allowed)
+    empty = np.isneginf(expected_lse)
+    np.testing.assert_array_equal(np.isneginf(lse), empty)
+    size = max(1.0, np.abs(expected_lse[~empty & np.isfinite(expected_lse)]).max(initial=0.0))
+    bound = ALLOWED[q.dtype.name] * max(size, np.abs(scores[np.isfinite(scores)]).max(initial=1.0))
+    np.testing.assert_allclose(lse[~empty], expected_lse[~empty], rtol=0, atol=bound)
+    assert not out[empty].any() or not np.isneginf(expected_lse).any()

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: MIT
+"""The test matrix is derived from the kernel table: what is in it is tested, on every ISA."""
+
+import os
+
+import numpy as np
+import pytest
+
+import fastattn
+from fastattn import _kernels
+
+SEED = int(os.environ.get("FASTATTN_TEST_SEED", "20261121"))
+
+
+def pytest_report_header(config):
+    return f"fastattn: isa {fastattn.isa()} of {fastattn.isas()}, FASTATTN_TEST_SEED={SEED}"
+
+
+def pytest_generate_tests(metafunc):
+    if {"kernel", "isa", "dtype"} <= set(metafunc.fixturenames):
+        rows = _kernels.table()
+        metafunc.parametrize(("kernel", "isa", "dtype"), rows, ids=["_".join(row) for row in rows])
+    elif {"isa", "dtype"} <= set(metafunc.fixturenames):
+        rows = list(dict.fromkeys((isa, dtype) for _, isa, dtype in _kernels.table()))
+        metafunc.parametrize(("isa", "dtype"), rows, ids=["_".join(row) for row in rows])
+    elif "isa" in metafunc.fixturenames:
+        metafunc.parametrize("isa", fastattn.isas())
+
+
+@pytest.fixture
+def rng(request):
+    """Random numbers that depend on the seed and on the test, not on the order of tests."""
+    return np.random.default_rng([SEED, *request.node.nodeid.encode()])

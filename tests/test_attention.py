@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: MIT
+"""fastattn.attention against the oracle, every option on every instruction set."""
+
+import itertools
+
+import cases
+import numpy as np
+import pytest
+
+import fastattn
+from fastattn import reference
+
+
+def run(isa, q, k, v, **options):
+    with fastattn.use_isa(isa):
+        return fastattn.attention(q, k, v, return_lse=True, **options)
+
+
+@pytest.mark.parametrize("queries", cases.SIZES)
+def test_query_and_key_counts(isa, dtype, queries, rng):
+    for keys in rng.choice(cases.SIZES, 4, replace=False):
+        q, k, v = cases.tensors(rng, dtype, queries=queries, keys=int(keys))
+        cases.check(run(isa, q, k, v), q, k, v)
+
+
+@pytest.mark.parametrize(
+    "depth", [1, 2, 3, 5, 8, 16, 31, 32, 33, 40, 64, 80, 96, 100, 128, 200, 256]
+)
+def test_depths(isa, dtype, depth, rng):
+    q, k, v = cases.tensors(rng, dtype, queries=25, keys=70, depth=depth)
+    cases.check(run(isa, q, k, v), q, k, v)
+    v = rng.standard_normal((1, 2, 70, int(rng.integers(1, 140)))).astype(dtype)
+    cases.check(run(isa, q, k, v, causal=True), q, k, v, causal=True)
+
+
+@pytest.mark.parametrize("depth", [512, 1000])
+def test_large_depths(isa, dtype, depth, rng):
+    q, k, v = cases.tensors(rng, dtype, q_heads=1, queries=9, keys=67, depth=depth)
+    cases.check(run(isa, q, k, v), q, k, v)
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 6, 7, 8, 12])
+def test_groups(isa, dtype, group, rng):
+    q, k, v = cases.tensors(rng, dtype, batch=2, q_heads=2 * group, kv_heads=2, queries=19, keys=66)
+    for options in ({}, {"causal": True}, {"sinks": rng.standard_normal(2 * group)}):
+        cases.check(run(isa, q, k, v, **options), q, k, v, **options)
+
+
+OPTIONS = {
+    "causal": {"causal": True},
+    "causal_top_left": {"causal": True, "q_offset": 0},
+    "offsets": {"causal": True, "q_offset": np.array([-7, 40])},
+    "window": {"window_size": (9, 4)},
+    "window_left": {"window_size": (20, -1)},
+    "window_causal": {"window_size": (70, None), "causal": True},
+    "scale": {"scale": 0.3},
+    "scale_zero": {"scale": 0.0},
+    "scale_negative": {"scale": -0.2},
+    "softcap": {"softcap": 2.0},
+    "softcap_50": {"softcap": 50.0, "scale": 1.0},
+    "alibi": {"alibi_slopes": np.array([0.5, 0.25, 1.0, 0.0])},
+    "alibi_batch": {"alibi_slopes": np.linspace(0, 1, 8).reshape(2, 4)},
+    "sinks": {"sinks": np.array([0.0, -3.0, 5.0, -np.inf])},
+    "sinks_high": {"sinks": np.full(4, 80.0)},
+    "lengths": {"kv_lengths": np.array([5, 77])},
+    "lengths_one": {"kv_lengths": 64},
+    "starts": {"kv_starts": np.array([70, 0]), "kv_lengths": np.array([90, 3])},
+    "starts_past_end": {"kv_starts": np.array([50, 3]), "kv_lengths": np.array([20, 90])},
+    "causal_lengths": {"causal": True, "kv_lengths": np.array([20, 90])},
+}
+MASKS = {
+    "none": None,
+    "bool": lambda rng, dtype: rng.random((2, 4, 37, 90)) < 0.5,
+    "float": lambda rng, dtype: np.where(
+        rng.random((37, 90)) < 0.3, -np.inf, rng.standard_normal((37, 90))
+    ).astype(dtype),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options(isa, dtype, name, mask, rng):
+    options = dict(OPTIONS[name])
+    if MASKS[mask] is not None:
+        options["attn_mask"] = MASKS[mask](rng, dtype)
+    q, k, v = cases.tensors(
+        rng, dtype, batch=2, q_heads=4, kv_heads=2, queries=37, keys=90, depth=24
+    )
+    cases.check(run(isa, q, k, v, **options), q, k, v, **options)
+
+
+PAIRS = list(itertools.combinations(["causal", "window", "softcap", "alibi", "sinks", "starts"], 2))
+
+
+@pytest.mark.parametrize("names", PAIRS, ids="_".join)
+def test_pairs_of_options(isa, dtype, names, rng):
+    options = {key: value for name in names for key, value in OPTIONS[name].items()}
+    q, k, v = cases.tensors(rng, dtype, batch=2, q_heads=4, queries=70, keys=135, depth=20)
+    options["attn_mask"] = rng.random((2, 1, 1, 135)) < 0.7
+    options.pop("kv_lengths", None)
+    cases.check(run(isa, q, k, v, **options), q, k, v, **options)
+
+
+@pytest.mark.parametrize("rank", [2, 3, 4, 5])
+def test_ranks(isa, dtype, rank, rng):
+    lead = (2, 3, 2)[: max(0, rank - 3)]
+    heads = (4,) if rank > 2 else ()
+    q, k, v = (rng.standard_normal((*lead, *heads, n, 16)).astype(dtype) for n in (21, 40, 40))
+    cases.check(run(isa, q, k, v, causal=True), q, k, v, causal=True)
+
+
+def test_layout(isa, dtype, rng):
+    q, k, v = cases.tensors(rng, dtype, batch=2, q_heads=4, kv_heads=2, queries=30, keys=50)
+    expected, lse = run(isa, q, k, v, causal=True)
+    swapped = [np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, k, v)]
+    out, other_lse = run(isa, *swapped, causal=True, layout="bshd")
+    np.testing.assert_array_equal(out.swapaxes(1, 2), expected)
+    np.testing.assert_array_equal(other_lse, lse)
+    assert out.flags.c_contiguous
+
+
+def test_result_follows_memory_order(rng):
+    """A (B, S, H, D) tensor seen as (B, H, S, D) gives a result in that memory order, as in torch."""
+    q = rng.standard_normal((2, 7, 3, 8)).astype(np.float32).swapaxes(1, 2)
+    out = fastattn.attention(q, q, q)
+    assert out.swapaxes(1, 2).flags.c_contiguous
+
+
+STRIDES = {
+    "transposed": lambda x: np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2),
+    "reversed_rows": lambda x: np.ascontiguousarray(x[..., ::-1, :])[..., ::-1, :],
+    "reversed_columns": lambda x: np.ascontiguousarray(x[..., ::-1])[..., ::-1],
+    "every_other": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
+    "padded_rows": lambda x: np.concatenate([x, x], axis=-1)[..., : x.shape[-1]],
+    "heads_inside": lambda x: np.ascontiguousarray(x.swapaxes(1, 2)).swapaxes(1, 2),
+    "offset": lambda x: np.concatenate([x.ravel()[:1], x.ravel()])[1:].reshape(x.shape),
+}
+
+
+@pytest.mark.parametrize("name", STRIDES)
+def test_strides(isa, dtype, name, rng):
+    q, k, v = cases.tensors(rng, dtype, batch=2, q_heads=4, kv_heads=2, queries=26, keys=75, dv=12)
+    view = STRIDES[name]
+    expected = run(isa, q, k, v)
+    for which in itertools.product([False, True], repeat=3):
+        inputs = [view(x) if use else x for x, use in zip((q, k, v), which, strict=True)]
+        out = view(np.zeros((2, 4, 26, 12), dtype))
+        got = run(isa, *inputs, out=out)
+        assert got[0] is out
+        np.testing.assert_array_equal(got[0], expected[0])
+        np.testing.assert_array_equal(got[1], expected[1])
+
+
+def test_zero_strides(isa, dtype, rng):
+    """One key, broadcast to many, has the weight of all: the output is its value."""
+    q, k, v = cases.tensors(rng, dtype, queries=9, keys=1)
+    many = [np.broadcast_to(x, (1, 2, 100, 16)) for x in (k, v)]
+    cases.check(run(isa, q, *many), q, *many)
+
+
+def test_broadcast_batch_and_heads(isa, dtype, rng):
+    q, _, _ = cases.tensors(rng, dtype, batch=3, q_heads=4)
+    _, k, v = cases.tensors(rng, dtype, batch=1, q_heads=4, kv_heads=1)
+    cases.check(run(isa, q, k, v), q, k, v)
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 5, 7), (2, 2, 0, 7), (2, 2, 5, 0)])
+def test_empty(isa, dtype, shape):
+    batch, heads, queries, keys = shape
+    q = np.ones((batch, heads, queries, 8), dtype)
+    k = np.ones((batch, heads, keys, 8), dtype)
+    out, lse = run(isa, q, k, k)
+    assert out.shape == q.shape and not out.any()
+    assert np.isneginf(lse).all()
+
+
+def test_sinks_without_keys(isa, dtype):
+    q, k = np.ones((1, 2, 3, 8), dtype), np.ones((1, 2, 0, 8), dtype)
+    out, lse = run(isa, q, k, k, sinks=[0.5, -np.inf])
+    assert not out.any()
+    np.testing.assert_allclose(lse[0, 0], 0.5, rtol=1e-6)
+    assert np.isneginf(lse[0, 1]).all()
+
+
+@pytest.mark.parametrize("depth", [64, 128])
+def test_float32_error_at_2048(isa, depth, rng):
+    """The figures of the issue; scalar takes the same path with fewer heads."""
+    q, k, v = cases.tensors(rng, "float32", q_heads=1, queries=512, keys=2048, depth=depth)
+    out, _ = run(isa, q, k, v)
+    error = out - reference.attention(q, k, v)
+    assert np.abs(error).max() <= 4e-7
+    assert np.sqrt(np.mean(error**2)) <= 2.0e-8
+
+
+def test_large_scores(isa, dtype, rng):
+    q, k, v = cases.tensors(rng, dtype, queries=40, keys=150)
+    for scale in (100.0, 1e3, -1e3):
+        assert (
+            np.abs(reference.attention(q, k, v, scale=scale, return_scores="scaled")[-1]).max()
+            > 1e3
+        )
+        cases.check(run(isa, q, k, v, scale=scale), q, k, v, scale=scale)
+
+
+def test_rising_maxima(isa, dtype, rng):
+    """Every block raises the maximum: the rescale runs each time."""
+    q, k, v = cases.tensors(rng, dtype, queries=30, keys=700)
+    q[..., 0], k[..., 0] = 40.0, np.linspace(-100, 100, 700)
+    cases.check(run(isa, q, k, v), q, k, v)
+    k[..., 0] = k[..., ::-1, 0]
+    cases.check(run(isa, q, k, v), q, k, v)
+
+
+def test_equal_scores(isa, dtype, rng):
+    q, k, v = cases.tensors(rng, dtype, queries=30, keys=333)
+    k[...] = 1.5
+    out, lse = run(isa, q, k, v)
+    np.testing.assert_allclose(
+        out, np.broadcast_to(v.mean(-2, keepdims=True), out.shape), atol=2e-6
+    )
+    cases.check((out, lse), q, k, v)
+
+
+def test_one_huge_key(isa, dtype, rng):
+    q, k, v = cases.tensors(rng, dtype, queries=30, keys=300)
+    q[..., 0] = 1.0
+    for at in (0, 63, 64, 299):
+        kk = k.copy()
+        kk[..., at, :] = 0.0
+        kk[..., at, 0] = 4e4
+        out, _ = run(isa, q, kk, v)
+        np.testing.assert_array_equal(out, np.broadcast_to(v[:, :, at : at + 1], out.shape))
+
+
+def test_weights(isa, dtype, rng):
+    q, k, _ = cases.tensors(rng, dtype, batch=2, q_heads=4, kv_heads=2, queries=40, keys=135)
+    options = {"causal": True, "window_size": (50, -1), "sinks": np.arange(4.0), "softcap": 5.0}
+    options["attn_mask"] = rng.random((40, 135)) < 0.6
+    with fastattn.use_isa(isa):
+        weights = fastattn.attention_weights(q, k, **options)
+    expected = reference.attention_weights(q, k, **options)
+    assert weights.dtype == q.dtype
+    np.testing.assert_allclose(weights, expected, rtol=0, atol=cases.ALLOWED[dtype])
+    assert (weights[expected == 0] == 0).all()
+
+
+def test_sdpa_is_torch(isa, rng):
+    torch = pytest.importorskip("torch")
+    q, k, v = cases.tensors(rng, "float32", batch=2, q_heads=3, queries=40, keys=70)
+    mask = rng.random((2, 1, 40, 70)) < 0.5
+    for options in ({}, {"is_causal": True}, {"attn_mask": mask}, {"scale": 0.4}):
+        with fastattn.use_isa(isa):
+            out = fastattn.scaled_dot_product_attention(q, k, v, **options)
+        if "attn_mask" in options:
+            options = {"attn_mask": torch.from_numpy(mask)}
+        tensors = (torch.from_numpy(x) for x in (q, k, v))
+        expected = torch.nn.functional.scaled_dot_product_attention(*tensors, **options)
+        np.testing.assert_allclose(out, expected.numpy(), atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_merge_states(dtype, rng):
+    q, k, v = cases.tensors(rng, dtype, batch=2, queries=20, keys=100)
+    cuts = [0, 1, 40, 40, 100]
+    parts = [
+        fastattn.attention(q, k[:, :, a:b], v[:, :, a:b], return_lse=True)
+        for a, b in itertools.pairwise(cuts)
+    ]
+    merged = fastattn.merge_states(*zip(*parts, strict=True))
+    cases.check(merged, q, k, v)
+
+
+def test_weights_of_rows_sum_to_one(isa, dtype, rng):
+    q, k, v = cases.tensors(rng, dtype, queries=33, keys=200)
+    out, _ = run(isa, q, k, np.ones_like(v))
+    np.testing.assert_allclose(out, 1, rtol=0, atol=cases.ALLOWED[dtype])
+
+
+def test_permuting_keys(isa, dtype, rng):
+    q, k, v = cases.tensors(rng, dtype, queries=33, keys=200)
+    order = rng.permutation(200)
+    expected = reference.attention(q, k, v)
+    out, _ = run(isa, q, k[:, :, order], v[:, :, order])
+    np.testing.assert_allclose(out, expected, rtol=0, atol=cases.ALLOWED[dtype] * np.abs(v).max())

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+"""A forced instruction set is really active; an unusable one is refused, never replaced."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import fastattn
+from fastattn import _core, _kernels
+
+SHOW = "import fastattn; print(fastattn.isa())"
+
+
+def run(isa, code=SHOW):
+    environment = {**os.environ, "FASTATTN_ISA": isa}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_environment_forces(isa):
+    assert run(isa).stdout.strip() == isa
+
+
+def test_unknown_and_unavailable_names_are_refused():
+    unavailable = [name for name, missing in _core.isa_table().items() if missing]
+    for name in ["avx1024", *unavailable]:
+        result = run(name)
+        assert result.returncode != 0
+        assert f"FASTATTN_ISA: expected one of {', '.join(fastattn.isas())}" in result.stderr
+        with pytest.raises(ValueError, match=f"name: expected one of .*{name}"):
+            fastattn.use_isa(name).__enter__()
+        with pytest.raises(ValueError, match="cannot be used"):
+            _kernels.tile(name, "float32")
+    with pytest.raises(TypeError, match="name: expected a string"):
+        fastattn.use_isa(3).__enter__()
+
+
+def test_use_isa_nests(isa):
+    before = fastattn.isa()
+    with fastattn.use_isa(isa):
+        assert fastattn.isa() == isa
+        with fastattn.use_isa("scalar"):
+            assert fastattn.isa() == "scalar"
+        assert fastattn.isa() == isa
+    assert fastattn.isa() == before
+
+
+def test_the_forced_kernels_are_the_ones_that_run(rng):
+    """Sums run in another order on another instruction set, and bits show it."""
+    q, k, v = (rng.standard_normal((1, 1, 60, 64)).astype(np.float32) for _ in range(3))
+    results = {}
+    for name in fastattn.isas():
+        with fastattn.use_isa(name):
+            results[name] = fastattn.attention(q, k, v).tobytes()
+    assert len(set(results.values())) == len(results)
+
+
+def test_default_is_the_best():
+    if not os.environ.get("FASTATTN_ISA"):
+        assert fastattn.isa() == fastattn.isas()[-1]
+    assert fastattn.isas()[0] == "scalar"
+
+
+def test_config():
+    facts = fastattn.config()
+    assert facts["isas"][facts["isa"]] == "available"
+    assert all(state for state in facts["isas"].values())
+    assert os.path.exists(os.path.join(fastattn.get_include(), "fastattn.h"))
+    assert os.path.exists(fastattn.get_library())

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: MIT
+"""One test for each message of the validation modules, and nothing written when one is raised.
+
+The cases stand in error_cases.py. `test_every_raise_has_a_case` traces them and fails when a
+`raise` of the two modules is reached by none.
+"""
+
+import ast
+import contextlib
+import sys
+
+import numpy as np
+import pytest
+from error_cases import (
+    ATTENTION_CASES,
+    F32,
+    MERGE_CASES,
+    OUT_SHAPE,
+    SDPA_CASES,
+    WEIGHTS_CASES,
+    K,
+    Q,
+    V,
+    zeros,
+)
+
+import fastattn
+from fastattn import _check, _check_options
+
+
+def arguments(changes):
+    return {"q": Q, "k": K, "v": V, **changes}
+
+
+def public(name):
+    return pytest.param(
+        getattr(fastattn, name, None),
+        id=name,
+        marks=pytest.mark.skipif(not hasattr(fastattn, name), reason=f"no fastattn.{name} yet"),
+    )
+
+
+@pytest.fixture(params=[pytest.param(_check.problem, id="problem"), public("attention")])
+def call(request):
+    """Whatever takes the arguments of `attention`: the validation alone, the public function."""
+    return request.param
+
+
+@pytest.fixture(
+    params=[pytest.param(_check.weights_problem, id="problem"), public("attention_weights")]
+)
+def call_weights(request):
+    return request.param
+
+
+@pytest.fixture(params=[pytest.param(_check.merge_problem, id="problem"), public("merge_states")])
+def call_merge(request):
+    if request.param is _check.merge_problem:
+        return request.param
+    return lambda outs, lses, out=None: request.param(outs, lses, out=out)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(_check.sdpa_arguments, id="problem"),
+        public("scaled_dot_product_attention"),
+    ]
+)
+def call_sdpa(request):
+    return request.param
+
+
+def check(function, exception, message):
+    """Call `function`, which has to raise exactly `exception` with a text starting `message`."""
+    with pytest.raises(exception) as caught:
+        function()
+    assert caught.type is exception
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "changes, exception, message", ATTENTION_CASES.values(), ids=ATTENTION_CASES
+)
+def test_attention(call, changes, exception, message):
+    changes = dict(changes)
+    canary = changes.setdefault("out", np.full(OUT_SHAPE, 7, F32))
+    before = np.array(canary)
+    check(lambda: call(**arguments(changes)), exception, message)
+    np.testing.assert_array_equal(canary, before)
+
+
+@pytest.mark.parametrize("changes, exception, message", WEIGHTS_CASES.values(), ids=WEIGHTS_CASES)
+def test_attention_weights(call_weights, changes, exception, message):
+    check(lambda: call_weights(**{"q": Q, "k": K, **changes}), exception, message)
+
+
+@pytest.mark.parametrize("positional, exception, message", MERGE_CASES.values(), ids=MERGE_CASES)
+def test_merge_states(call_merge, positional, exception, message):
+    check(lambda: call_merge(*positional), exception, message)
+
+
+@pytest.mark.parametrize("changes, exception, message", SDPA_CASES.values(), ids=SDPA_CASES)
+def test_scaled_dot_product_attention(call_sdpa, changes, exception, message):
+    named = {"query": Q, "key": K, "value": V, **changes}
+    check(lambda: call_sdpa(**named), exception, message)
+
+
+def test_bfloat16_comes_later(call):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    changes = {"q": Q.astype(ml_dtypes.bfloat16)}
+    check(lambda: call(**arguments(changes)), NotImplementedError, "q: expected dtype float32 or")
+
+
+def test_torch_tensor_is_told_about_numpy(call):
+    torch = pytest.importorskip("torch")
+    changes = {"k": torch.zeros(2, 2, 32, 64)}
+    message = "k: expected a numpy.ndarray, got torch.Tensor (pass tensor.numpy())"
+    check(lambda: call(**arguments(changes)), TypeError, message)
+
+
+# ---- out overlaps --------------------------------------------------------------------------------
+
+PACKED = zeros(2, 8, 32, 96)
+
+
+@pytest.mark.parametrize(
+    "name, tensor",
+    [
+        ("q", PACKED[:, :, :16, :64]),
+        ("k", PACKED[:, :2, :, 32:]),
+        ("v", PACKED[:, 6:, :, 40:88]),
+        ("attn_mask", PACKED[0, 0, :16, :32]),
+        ("alibi_slopes", PACKED[0, :, 0, 0]),
+        ("sinks", PACKED[1, 2, 10, 8:16]),
+    ],
+)
+def test_out_overlaps(call, name, tensor):
+    out = PACKED[:, :, :16, :48]
+    message = f"out: expected memory of its own, got an array that overlaps {name}"
+    check(lambda: call(**arguments({name: tensor, "out": out})), ValueError, message)
+
+
+def test_out_overlaps_lengths(call):
+    memory = np.zeros(2 * 8 * 16 * 48, F32)
+    out, lengths = memory.reshape(OUT_SHAPE), memory.view(np.int64)[:2]
+    message = "out: expected memory of its own, got an array that overlaps kv_lengths"
+    check(lambda: call(**arguments({"kv_lengths": lengths, "out": out})), ValueError, message)
+
+
+def test_overlap_too_hard_to_decide_counts(call, monkeypatch):
+    def too_hard(*_, **__):
+        raise np.exceptions.TooHardError
+
+    monkeypatch.setattr(np, "shares_memory", too_hard)
+    out = PACKED[:, :, :16, :48]
+    changes = {"q": PACKED[:, :, 16:, 32:], "out": out}
+    check(lambda: call(**arguments(changes)), ValueError, "out: expected memory of its own")
+
+
+def test_out_beside_an_input_is_no_overlap():
+    out = PACKED[:, :, :16, :48]
+    p = _check.problem(PACKED[:, :, 16:, 32:], K, V, out=out)
+    assert p.result is out
+
+
+def test_merge_out_overlaps(call_merge):
+    outs, lses = [zeros(5, 3), zeros(5, 3)], [zeros(5)] * 2
+    message = "out: expected memory of its own, got an array that overlaps outs"
+    check(lambda: call_merge(outs, lses, outs[1]), ValueError, message)
+
+
+# ---- completeness --------------------------------------------------------------------------------
+
+
+def raises_in(module):
+    """Line numbers of the module's raise statements."""
+    with open(module.__file__, encoding="utf-8") as source:
+        tree = ast.parse(source.read())
+    return {node.lineno for node in ast.walk(tree) if isinstance(node, ast.Raise)}
+
+
+def attempt(function, *positional, **named):
+    with contextlib.suppress(TypeError, ValueError, NotImplementedError):
+        function(*positional, **named)
+
+
+def test_every_raise_has_a_case():
+    modules = {module.__file__: module for module in (_check, _check_options)}
+    reached = {path: set() for path in modules}
+
+    def trace(frame, event, _):
+        path = frame.f_code.co_filename
+        if path not in reached:
+            return None
+        if event == "line":
+            reached[path].add(frame.f_lineno)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        for changes, _, _ in ATTENTION_CASES.values():
+            attempt(_check.problem, **arguments(changes))
+        shared = {"q": PACKED[:, :, :16, :64], "out": PACKED[:, :, :16, :48]}
+        attempt(_check.problem, **arguments(shared))
+        for positional, _, _ in MERGE_CASES.values():
+            attempt(_check.merge_problem, *positional)
+        for changes, _, _ in SDPA_CASES.values():
+            attempt(_check.sdpa_arguments, **{"query": Q, "key": K, "value": V, **changes})
+    finally:
+        sys.settrace(before)
+    missed = {path: sorted(raises_in(modules[path]) - reached[path]) for path in modules}
+    assert not any(missed.values()), missed

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: MIT
+"""Rules of the house that a reader can check: sizes, directions of includes, symbols, registers."""
+
+import ast
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+C_FILES = [p for p in (ROOT / "src_c").rglob("*") if p.suffix in (".c", ".h", ".inc")]
+PYTHON = [*(ROOT / "fastattn").rglob("*.py"), *(ROOT / "tests").rglob("*.py"),
+          *(ROOT / "bench").rglob("*.py"), ROOT / "setup.py"]  # fmt: skip
+OTHER = [*(ROOT / "fastattn").glob("*.pyx"), *(ROOT / "tests").rglob("*.c")]
+pytestmark = pytest.mark.skipif(not C_FILES, reason="needs the source tree")
+COMPILER = shutil.which("gcc")
+FLAGS = {
+    "scalar": [],
+    "avx2": ["-mavx2", "-mfma"],
+    "avx512": ["-mfma", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"],
+}
+
+
+@pytest.mark.parametrize("path", [*C_FILES, *PYTHON, *OTHER], ids=lambda p: p.name)
+def test_file_size(path):
+    assert len(path.read_text().splitlines()) <= 400
+
+
+def python_functions(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            doc = node.body[0] if ast.get_docstring(node) else None
+            lines = node.end_lineno - node.lineno + 1
+            yield node.name, lines - (doc.end_lineno - doc.lineno + 1 if doc else 0)
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=lambda p: p.name)
+def test_python_function_size(path):
+    assert {name: n for name, n in python_functions(path) if n > 60} == {}
+
+
+@pytest.mark.parametrize("path", C_FILES, ids=lambda p: p.name)
+def test_c_function_size(path):
+    limit = 100 if "kernels" in path.parts else 60
+    begin, long = None, {}
+    for number, line in enumerate(path.read_text().splitlines()):
+        if line == "{":
+            begin = number
+        elif line == "}" and begin is not None:
+            if number - begin > limit:
+                long[begin] = number - begin
+            begin = None
+    assert long == {}
+
+
+ALLOWED_INCLUDES = {
+    "kernels": {"kernels.h", "vec_math.inc", "string.h"},
+    "vec": {"platform.h", "vec.h", "stdint.h", "string.h", "immintrin.h", "arm_neon.h"},
+    "isa": {"vec_scalar.h", "vec_avx2.h", "vec_avx512.h", "vec_neon.h", "all.inc"},
+}
+
+
+@pytest.mark.parametrize("path", C_FILES, ids=lambda p: p.name)
+def test_include_directions(path):
+    included = {Path(name).name for name in re.findall(r'#include ["<](.*?)[">]', path.read_text())}
+    folder = path.parent.name
+    if folder in ALLOWED_INCLUDES:
+        own = {p.name for p in path.parent.glob("*.inc")}
+        assert included <= ALLOWED_INCLUDES[folder] | own
+    elif path.name in ("kernels.h", "fastattn.h", "platform.h"):
+        assert included <= {"stddef.h", "stdint.h", "platform.h"}
+    assert "omp.h" not in included or path.name == "parallel.c"
+    assert "Python.h" not in included
+
+
+def test_instruction_sets_stay_in_their_rooms():
+    rooms = {"vec", "isa"}
+    for path in C_FILES:
+        if path.parent.name in rooms or path.name in ("cpu.c", "dispatch.c", "cpu.h"):
+            continue
+        code = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.S)
+        assert not re.search(r"_mm\d*_|__AVX|__ARM|__m\d{3}", code), path
+
+
+@pytest.fixture(scope="module", params=FLAGS)
+def compiled(request, tmp_path_factory):
+    if COMPILER is None:
+        pytest.skip("needs gcc")
+    machine = subprocess.run([COMPILER, "-dumpmachine"], capture_output=True, text=True, check=True)
+    if not machine.stdout.startswith("x86_64"):
+        pytest.skip("these flags are those of x86-64")
+    target = tmp_path_factory.mktemp("isa") / f"{request.param}.o"
+    command = [COMPILER, "-std=c11", "-O3", "-ffp-contract=off", "-fPIC", "-DFA_REAL_BITS=32"]
+    source = ROOT / "src_c" / "isa" / f"{request.param}.c"
+    subprocess.run([*command, *FLAGS[request.param], "-c", source, "-o", target], check=True)
+    return request.param, target
+
+
+def test_one_symbol_per_isa_object(compiled):
+    isa, path = compiled
+    table = subprocess.run(["nm", path], capture_output=True, text=True, check=True).stdout
+    symbols = [line.split()[-2:] for line in table.splitlines()]
+    defined = {name for kind, name in symbols if kind.isupper() and kind != "U"}
+    missing = {name for kind, name in symbols if kind == "U"} - {"_GLOBAL_OFFSET_TABLE_"}
+    assert defined == {f"fa_kernels_{isa}_f32"}
+    assert missing <= {"memcpy", "memset"}  # the compiler's own idea of a short loop
+
+
+def test_accumulators_stay_in_registers(compiled):
+    """No stack traffic inside a loop of multiply-adds: a compiler upgrade must not spill tiles."""
+    isa, path = compiled
+    if isa == "scalar":
+        pytest.skip("scalar has no registers to fill")
+    listing = subprocess.run(
+        ["objdump", "-d", "--no-show-raw-insn", path], capture_output=True, text=True, check=True
+    ).stdout
+    loops = 0
+    for body in re.split(r"\n\s*[0-9a-f]+:\s+j[a-z]+ ", listing):
+        multiplies = len(re.findall(r"vfmadd231ps", body))
+        if multiplies >= 12 and "vbroadcastss" in body:
+            tail = body[body.index("vfmadd231ps") : body.rindex("vfmadd231ps")]
+            assert not re.search(r"[yz]mm\d+,.*\(%rsp\)|\(%rsp\),%[yz]mm", tail), body[:2000]
+            loops += 1
+    assert loops >= 2

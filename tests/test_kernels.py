@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: MIT
+"""Every entry of the kernel table on its own: against scalar, and against the formula in float64.
+
+A table entry without a check here fails `test_entry`: nothing can be added and left untested.
+"""
+
+import cases
+import numpy as np
+import pytest
+
+from fastattn import _kernels
+
+# (vectors, depth, value_depth, keys): full tiles, tails of every loop, one of everything
+SHAPES = [
+    (3, 64, 64, 64),
+    (3, 33, 17, 37),
+    (2, 16, 20, 61),
+    (1, 5, 3, 8),
+    (1, 1, 1, 1),
+    (3, 8, 9, 2),
+]
+UNIT = cases.UNIT
+
+
+class Problem:
+    """A tile's inputs, and what each stage must make of them, in float64."""
+
+    def __init__(self, isa, dtype, shape, rng):
+        vectors, depth, value_depth, keys = shape
+        self.tile = _kernels.Tile(isa, dtype, vectors, depth, value_depth)
+        width = self.tile.width
+        self.dtype, self.keys, self.width = dtype, keys, width
+        self.q = rng.standard_normal((width, depth)).astype(dtype)
+        self.k = rng.standard_normal((keys, depth)).astype(dtype)
+        self.v = rng.standard_normal((keys, value_depth)).astype(dtype)
+        self.factor = 1 / np.sqrt(depth)
+        self.tile.pack(self.q, self.factor)
+        self.scores = (self.k.astype(float) @ self.q.T.astype(float)) * self.factor
+        products = np.abs(self.k.astype(float)) @ np.abs(self.q.T.astype(float)) * self.factor
+        # gamma_n of Higham, "Accuracy and Stability", section 3.1: n products, n sums, the factor
+        self.score_error = (depth + 3) * UNIT[dtype] * products
+
+    def run(self, stage, **options):
+        self.tile.run(stage, self.k, self.v, **options)
+
+    def bounds(self, begin, end):
+        both = _kernels.aligned((2, self.width), self.dtype, 0)
+        both[0], both[1] = begin, end
+        return {"begin": both[0], "end": both[1]}
+
+
+def check_pack(p, rng):
+    packed = p.tile.q_packed
+    factor = np.dtype(p.dtype).type(p.factor)
+    np.testing.assert_array_equal(packed, p.q.T * factor)
+    assert p.tile.fresh and (p.tile.m < -1e38).all() and not p.tile.l.any()
+    sinks = _kernels.aligned((p.width,), p.dtype, -np.inf)
+    sinks[::2] = 3.0
+    p.tile.pack(p.q[:1], 1.0, sinks)  # one row: the others repeat it
+    np.testing.assert_array_equal(packed, np.repeat(p.q[:1].T, p.width, axis=1))
+    np.testing.assert_array_equal(p.tile.m[::2], 3.0)
+    np.testing.assert_array_equal(p.tile.l, np.arange(p.width) % 2 == 0)
+
+
+def check_scores(p, rng):
+    p.run("scores")
+    error = np.abs(p.tile.s[: p.keys] - p.scores)
+    assert (error <= p.score_error).all()
+
+
+def check_modify(p, rng):
+    mask = np.where(
+        rng.random((p.width, p.keys)) < 0.3, -np.inf, rng.standard_normal((p.width, p.keys))
+    )
+    mask = mask.astype(p.dtype)
+    slope, position = (_kernels.aligned((p.width,), p.dtype, 0) for _ in range(2))
+    slope[:], position[:] = rng.random(p.width), rng.integers(-5, 90, p.width)
+    begin, end = rng.integers(0, p.keys + 1, (2, p.width))
+    cap = 3.0
+    j = np.arange(p.keys)[:, None]
+    expected = cap * np.tanh(p.scores) * np.log2(np.e) - slope * np.abs(position - j)
+    expected = expected + mask.T * np.log2(np.e)
+    expected[(j < begin) | (j >= end)] = -np.inf
+    p.run("scores")
+    p.run("modify", modifiers={
+        "cap": cap, "slope": slope, "position": position, "mask": mask, **p.bounds(begin, end),
+    })  # fmt: skip
+    got = p.tile.s[: p.keys]
+    forbidden = np.isneginf(expected)
+    np.testing.assert_array_equal(np.isneginf(got), forbidden)
+    scale = 8 * UNIT[p.dtype] * (cap + slope * 100 + 10) + 2 * cap * p.score_error
+    assert (np.abs(got[~forbidden] - expected[~forbidden]) <= scale[~forbidden]).all()
+
+
+def check_softmax(p, rng):
+    p.run("scores")
+    p.tile.s[: p.keys] *= 30  # some rows rescale, some do not
+    scores = p.tile.s[: p.keys].astype(float)
+    for _ in range(2):
+        before = p.tile.m.astype(float), p.tile.l.astype(float)
+        p.tile.s[: p.keys] = scores
+        p.run("softmax")
+        top = scores.max(0)
+        raised = top > before[0] + 8
+        np.testing.assert_array_equal(p.tile.m, np.where(raised, top, before[0]))
+        expected = np.exp2(scores - p.tile.m)
+        bound = (4 * UNIT[p.dtype] + np.abs(scores - p.tile.m) * UNIT[p.dtype] + 9e-8) * expected
+        bound = bound if p.dtype == "float32" else bound / 2**28
+        assert (np.abs(p.tile.s[: p.keys] - expected) <= bound + 2e-38).all()
+        total = before[1] * np.exp2(np.maximum(before[0], -1e300) - p.tile.m) + expected.sum(0)
+        np.testing.assert_allclose(p.tile.l, total, rtol=1e-4 if p.dtype == "float32" else 1e-12)
+
+
+def check_output(p, rng):
+    weights = rng.random((p.keys, p.width)).astype(p.dtype)
+    expected, size = 0.0, 0.0
+    for _ in range(3):
+        p.tile.s[: p.keys] = weights
+        p.run("output")
+        expected = expected + p.v.T.astype(float) @ weights
+        size = size + np.abs(p.v.T).astype(float) @ weights
+        assert (np.abs(p.tile.o - expected) <= (p.keys + 4) * UNIT[p.dtype] * size).all()
+    assert not p.tile.fresh
+
+
+def check_update(p, rng):
+    p.tile.pack(p.q, p.factor * np.log2(np.e))
+    p.run("update")
+    p.run("update", modifiers=p.bounds(0, np.maximum(1, p.keys - np.arange(p.width) % 3)))
+    scores = np.concatenate([p.scores, p.scores])
+    j = np.arange(p.keys)[:, None]
+    scores[p.keys :][j >= np.maximum(1, p.keys - np.arange(p.width) % 3)] = -np.inf
+    weights = np.exp(scores - scores.max(0))
+    expected = (np.concatenate([p.v, p.v]).T.astype(float) @ weights) / weights.sum(0)
+    allowed = cases.tolerance(p.dtype, p.v, p.scores)
+    np.testing.assert_allclose(p.tile.o / p.tile.l, expected, rtol=0, atol=allowed)
+
+
+def check_finish(p, rng):
+    check_update(p, rng)
+    p.tile.l[0] = 0
+    canvas = np.full((p.width, p.v.shape[1] + 3), 7.0, p.dtype)
+    p.tile.finish(canvas[: p.width - 1, :-3])
+    expected = p.tile.o.T / np.where(p.tile.l == 0, np.inf, p.tile.l)[:, None]
+    np.testing.assert_allclose(canvas[:-1, :-3], expected[:-1], rtol=4 * UNIT[p.dtype])
+    assert (canvas[:, -3:] == 7).all() and (canvas[-1] == 7).all()
+
+
+def check_weigh(p, rng):
+    check_update(p, rng)
+    p.tile.pack(p.q, p.factor * np.log2(np.e))
+    p.run("update")
+    canvas = np.full((p.width, p.keys + 2), 7.0, p.dtype)
+    p.run("weigh", weights=canvas[:, :-2])
+    weights = np.exp(p.scores - p.scores.max(0))
+    expected = (weights / weights.sum(0)).T
+    np.testing.assert_allclose(canvas[:, :-2], expected, rtol=0, atol=cases.ALLOWED[p.dtype])
+    assert (canvas[:, -2:] == 7).all()
+
+
+def check_exp2(p, rng):
+    values = np.concatenate([np.linspace(-1070, 90, 4096), rng.uniform(-130, 10, 4096)])
+    lowest = {"float32": -126.0, "float64": -1022.0}[p.dtype]
+    # polynomial 9.2e-8 (vec_math.inc), last rounding 6e-8, roundings of r * q(r) below 9e-8
+    allowed = {"float32": 2.4e-7, "float64": 4.5e-16}
+    error_of("exp2", p.tile, values[values >= lowest], np.exp2, allowed)
+    special = np.array([-np.inf, lowest - 1, -1e30, 0.0, -0.0, 1.0, np.nan, -2000.0], p.dtype)
+    got = elementwise("exp2", p, special)
+    np.testing.assert_array_equal(got, [0, 0, 0, 1, 1, 2, np.nan, 0])
+
+
+def check_tanh(p, rng):
+    values = np.concatenate([np.linspace(-12, 12, 4097), rng.normal(0, 0.3, 4096), [1e-6, -1e-30]])
+    error_of("tanh", p.tile, values, np.tanh, {"float32": 2.5e-7, "float64": 5e-16})
+    special = np.array([-np.inf, np.inf, 0.0, np.nan, 100.0, -100.0], p.dtype)
+    got = elementwise("tanh", p, special)
+    np.testing.assert_array_equal(got, [-1, 1, 0, np.nan, 1, -1])
+
+
+def check_fma_loop(p, rng):
+    lanes = _kernels.tile(p.isa, p.dtype)["lanes"]
+    assert _kernels.fma_loop(p.isa, p.dtype, 10) == 10 * 48 * lanes * 2
+
+
+def check_read_loop(p, rng):
+    data = np.ones(1 << 12, np.float32)
+    assert _kernels.read_loop(p.isa, data) == data.nbytes
+
+
+def elementwise(kernel, p, values):
+    """With every value once in every lane, and other values in the other lanes."""
+    lanes = _kernels.tile(p.isa, p.dtype)["lanes"]
+    padded = np.concatenate([values, np.full(-len(values) % lanes, 0.25, p.dtype)])
+    results = [
+        np.roll(_kernels.elementwise(kernel, p.isa, np.roll(padded, shift).copy()), -shift)
+        for shift in range(lanes)
+    ]
+    for result in results:
+        np.testing.assert_array_equal(result, results[0])
+    return results[0][: len(values)]
+
+
+def error_of(kernel, tile, values, function, allowed):
+    dtype = tile.dtype.name
+    x = values.astype(dtype)
+    padded = np.resize(x, -(-x.size // 64) * 64)
+    got = _kernels.elementwise(kernel, tile.isa, padded)
+    expected = function(padded.astype(np.longdouble))
+    nonzero = expected != 0
+    error = np.abs(got[nonzero] / expected[nonzero] - 1).max()
+    assert error <= allowed[dtype], (kernel, float(error))
+
+
+CHECKS = {
+    name.removeprefix("check_"): f for name, f in globals().items() if name.startswith("check_")
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_entry(kernel, isa, dtype, shape, rng):
+    problem = Problem(isa, dtype, shape, rng)
+    problem.isa = isa
+    CHECKS[kernel](problem, rng)
+
+
+@pytest.mark.parametrize("stage", _kernels.STAGES)
+@pytest.mark.parametrize("vectors", [1, 2, 3])
+def test_stage_against_scalar(isa, dtype, stage, vectors, rng):
+    """The same stage on the same numbers: all instruction sets within rounding of scalar."""
+    p = Problem(isa, dtype, (vectors, 24, 24, 40), rng)
+    for begin in range(0, p.width, 3):
+        other = _kernels.Tile("scalar", dtype, 3, 24, 24)
+        rows = slice(begin, min(begin + 3, p.width))
+        fill = np.resize(p.q[rows], (3, 24))
+        p.tile.pack(p.q, p.factor)
+        other.pack(np.ascontiguousarray(fill), p.factor)
+        for tile in (p.tile, other):
+            tile.run("update", p.k, p.v)
+            bounds = _kernels.aligned((2, tile.width), dtype, 0)
+            bounds[1] = 37
+            modifiers = {"begin": bounds[0], "end": bounds[1]} if stage == "modify" else None
+            tile.run("scores", p.k, p.v)
+            tile.run(stage, p.k, p.v, modifiers=modifiers)
+        count = rows.stop - rows.start
+        for name in ("s", "o", "m", "l"):
+            a, b = getattr(p.tile, name)[..., rows], getattr(other, name)[..., :count]
+            a, b = (x[:40] if name == "s" else x for x in (a, b))
+            np.testing.assert_allclose(a, b, rtol=64 * UNIT[dtype], atol=256 * UNIT[dtype])
+
+
+def test_masks_of_every_kind(isa, dtype, rng):
+    """bool, float32 and float64, contiguous and strided, to the last key of a block."""
+    p = Problem(isa, dtype, (2, 4, 4, 29), rng)
+    for kind, stride in [(bool, 1), (bool, 3), ("float32", 1), ("float32", -2), ("float64", 1)]:
+        p.run("scores")
+        plain = p.tile.s[: p.keys].copy()
+        allowed = rng.random((p.width, p.keys * abs(stride))) < 0.6
+        mask = allowed if kind is bool else np.where(allowed, 0.5, -np.inf).astype(kind)
+        mask = mask[:, ::stride]
+        p.run("modify", modifiers={"mask": mask})
+        added = 0 if kind is bool else 0.5 * np.log2(np.e)
+        expected = np.where(mask.T if kind is bool else np.isfinite(mask.T), plain + added, -np.inf)
+        np.testing.assert_allclose(p.tile.s[: p.keys], expected, rtol=1e-6, atol=1e-6)
+
+
+def test_every_entry_has_a_check():
+    assert set(CHECKS) == {kernel for kernel, _, _ in _kernels.table()}

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: MIT
+"""NaN and infinity: never from a key that is not allowed, always from one that is."""
+
+import cases
+import numpy as np
+import pytest
+
+import fastattn
+from fastattn import reference
+
+BAD = [np.nan, np.inf, -np.inf]
+FORBIDDING = {
+    "causal": {"causal": True},
+    "window": {"window_size": (3, 2), "q_offset": 0},
+    "lengths": {"kv_lengths": 70},
+    "starts": {"kv_starts": 75},
+    "bool": {"attn_mask": None},
+    "float": {"attn_mask": None},
+}
+
+
+def options_for(name, rng, dtype, queries, keys):
+    options = dict(FORBIDDING[name])
+    if "attn_mask" in options:
+        allowed = rng.random((queries, keys)) < 0.5
+        allowed[:, 0] = True
+        options["attn_mask"] = (
+            allowed if name == "bool" else np.where(allowed, 0.25, -np.inf).astype(dtype)
+        )
+    return options
+
+
+def allowed_keys(queries, keys, options):
+    q, k = np.zeros((queries, 1)), np.zeros((keys, 1))
+    mask = {"attn_mask": options["attn_mask"].astype(float)} if "attn_mask" in options else {}
+    if mask and options["attn_mask"].dtype == bool:
+        mask = {"attn_mask": options["attn_mask"]}
+    return reference.attention_weights(q, k, **{**options, **mask}) > 0
+
+
+@pytest.mark.parametrize("bad", BAD, ids=str)
+@pytest.mark.parametrize("which", ["k", "v"])
+@pytest.mark.parametrize("name", FORBIDDING)
+def test_containment(isa, dtype, name, which, bad, rng):
+    queries, keys = 90, 140
+    q, k, v = cases.tensors(rng, dtype, q_heads=1, queries=queries, keys=keys, depth=10)
+    options = options_for(name, rng, dtype, queries, keys)
+    allowed = allowed_keys(queries, keys, options)
+    with fastattn.use_isa(isa):
+        clean = fastattn.attention(q, k, v, **options)
+        for key in rng.choice(keys, 6, replace=False):
+            kk, vv = k.copy(), v.copy()
+            (kk if which == "k" else vv)[0, 0, key, 3] = bad
+            out = fastattn.attention(q, kk, vv, **options)
+            unseen = ~allowed[:, key]
+            np.testing.assert_array_equal(out[0, 0, unseen], clean[0, 0, unseen])
+            expected = reference.attention(q, kk, vv, **options)
+            seen = np.isnan(expected)
+            np.testing.assert_array_equal(np.isnan(out), seen)
+
+
+@pytest.mark.parametrize("bad", BAD, ids=str)
+def test_query_reaches_its_own_row_only(isa, dtype, bad, rng):
+    q, k, v = cases.tensors(rng, dtype, queries=60, keys=70)
+    with fastattn.use_isa(isa):
+        clean, clean_lse = fastattn.attention(q, k, v, causal=True, return_lse=True)
+        q[0, 0, 31, 2] = bad
+        out, lse = fastattn.attention(q, k, v, causal=True, return_lse=True)
+    rows = np.ones((1, 2, 60), bool)
+    rows[0, 0, 31] = False
+    np.testing.assert_array_equal(out[rows], clean[rows])
+    np.testing.assert_array_equal(lse[rows], clean_lse[rows])
+    assert np.isnan(out[~rows]).all()
+
+
+def test_nan_in_a_float_mask(isa, dtype, rng):
+    q, k, v = cases.tensors(rng, dtype, queries=20, keys=70)
+    mask = np.zeros((20, 70), dtype)
+    mask[5, 66] = np.nan
+    with fastattn.use_isa(isa):
+        out = fastattn.attention(q, k, v, attn_mask=mask)
+    np.testing.assert_array_equal(np.isnan(out).any((0, 1, 3)), np.arange(20) == 5)
+
+
+def test_memory_outside_the_lengths_is_never_read(isa, dtype, rng):
+    q, k, v = cases.tensors(rng, dtype, batch=2, queries=30, keys=200)
+    lengths, starts = np.array([77, 130]), np.array([3, 64])
+    with fastattn.use_isa(isa):
+        options = {"kv_lengths": lengths, "kv_starts": starts, "softcap": 3.0}
+        clean = fastattn.attention(q, k, v, **options)
+        for batch in range(2):
+            for x in (k, v):
+                x[batch, :, : starts[batch]] = np.nan
+                x[batch, :, lengths[batch] :] = np.nan
+        np.testing.assert_array_equal(fastattn.attention(q, k, v, **options), clean)
+
+
+def test_denormals_and_huge_values(isa, dtype, rng):
+    q, k, v = cases.tensors(rng, dtype, queries=10, keys=70)
+    tiny = np.finfo(dtype).tiny / 8
+    for factor in (tiny, np.finfo(dtype).max / 64):
+        vv = v * np.asarray(factor, dtype)
+        with fastattn.use_isa(isa):
+            out = fastattn.attention(q, k, vv)
+        expected = reference.attention(q, k, vv)
+        limit = cases.ALLOWED[dtype] * np.abs(vv).max() + 80 * np.finfo(dtype).smallest_subnormal
+        assert (np.abs(out - expected) <= limit).all()

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: MIT
+"""The same bits whatever runs beside; safe from several threads, after fork, when interrupted."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import cases
+import numpy as np
+import pytest
+
+import fastattn
+
+VARIANTS = {
+    "plain": {},
+    "causal": {"causal": True},
+    "window": {"window_size": (40, 3)},
+    "mask": {"attn_mask": np.random.default_rng(3).random((150, 260)) < 0.4},
+    "sinks": {"sinks": np.arange(6.0), "causal": True},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_bits_do_not_depend_on_threads_or_batch(isa, dtype, name, rng):
+    options = VARIANTS[name]
+    q, k, v = cases.tensors(
+        rng, dtype, batch=3, q_heads=6, kv_heads=2, queries=150, keys=260, depth=20
+    )
+    with fastattn.use_isa(isa):
+        expected = fastattn.attention(q, k, v, return_lse=True, num_threads=1, **options)
+        for threads in (1, 2, 3, 7):
+            got = fastattn.attention(q, k, v, return_lse=True, num_threads=threads, **options)
+            for a, b in zip(got, expected, strict=True):
+                np.testing.assert_array_equal(a, b)
+        for batch in range(3):
+            one = [x[batch : batch + 1] for x in (q, k, v)]
+            got = fastattn.attention(*one, return_lse=True, **options)
+            for a, b in zip(got, expected, strict=True):
+                np.testing.assert_array_equal(a[0], b[batch])
+
+
+def test_long_keys_give_the_same_bits(isa, rng):
+    q, k, v = cases.tensors(rng, "float32", q_heads=1, queries=400, keys=3000)
+    with fastattn.use_isa(isa):
+        results = [fastattn.attention(q, k, v, num_threads=n, causal=True) for n in (1, 2, 5)]
+    for other in results[1:]:
+        np.testing.assert_array_equal(other, results[0])
+
+
+def test_many_python_threads(rng):
+    problems = [cases.tensors(rng, "float32", queries=70, keys=n) for n in (50, 130, 300)]
+    expected = [fastattn.attention(*p) for p in problems]
+
+    def work(n):
+        isa = fastattn.isas()[n % len(fastattn.isas())]
+        with fastattn.use_isa(isa), fastattn.num_threads(1 + n % 3):
+            time.sleep(0.001)
+            assert fastattn.isa() == isa and fastattn.get_num_threads() == 1 + n % 3
+            return n % 3, isa, fastattn.attention(*problems[n % 3])
+
+    with ThreadPoolExecutor(8) as pool:
+        for index, isa, out in pool.map(work, range(120)):
+            with fastattn.use_isa(isa):
+                exact = fastattn.attention(*problems[index])
+            np.testing.assert_array_equal(out, exact)
+            np.testing.assert_allclose(out, expected[index], atol=2e-6)
+
+
+def test_gil_is_released(rng):
+    q, k, v = cases.tensors(rng, "float32", q_heads=4, queries=1500, keys=1500, depth=64)
+    running, ticks = threading.Event(), 0
+    thread = threading.Thread(
+        target=lambda: (running.set(), fastattn.attention(q, k, v, num_threads=1))
+    )
+    thread.start()
+    running.wait()
+    while thread.is_alive():
+        ticks += 1
+        time.sleep(0.0005)
+    assert ticks > 3
+
+
+def test_settings():
+    default = fastattn.get_num_threads()
+    assert 1 <= default <= os.cpu_count()
+    fastattn.set_num_threads(3)
+    try:
+        assert fastattn.get_num_threads() == 3
+        with fastattn.num_threads(2):
+            assert fastattn.get_num_threads() == 2
+            with fastattn.num_threads(5):
+                assert fastattn.get_num_threads() == 5
+            assert fastattn.get_num_threads() == 2
+        assert fastattn.get_num_threads() == 3
+    finally:
+        fastattn.set_num_threads(None)
+    assert fastattn.get_num_threads() == default
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [(0, ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError), ("2", TypeError)],
+)
+def test_wrong_settings(value, error):
+    for function in (fastattn.set_num_threads, lambda n: fastattn.num_threads(n).__enter__()):
+        with pytest.raises(error, match="n: expected"):
+            function(value)
+
+
+def python(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_environment():
+    show = "import fastattn; print(fastattn.get_num_threads())"
+    assert python(show, FASTATTN_NUM_THREADS="3").stdout.strip() == "3"
+    assert python(show, OMP_NUM_THREADS="1").stdout.strip() == "1"
+    wrong = python(show, FASTATTN_NUM_THREADS="many")
+    assert wrong.returncode and "FASTATTN_NUM_THREADS: expected an integer" in wrong.stderr
+
+
+def test_cgroup_quota(tmp_path):
+    from fastattn import threads
+
+    group = tmp_path / "v2" / "a" / "b"
+    group.mkdir(parents=True)
+    (tmp_path / "v2" / "a" / "cpu.max").write_text("150000 100000\n")
+    (group / "cpu.max").write_text("max 100000\n")
+    member = tmp_path / "cgroup"
+    member.write_text("0::/a/b\n")
+    assert threads._cgroup_quota(tmp_path / "v2", member) == 1
+    (group.parent / "cpu.max").write_text("400000 100000\n")
+    assert threads._cgroup_quota(tmp_path / "v2", member) == 4
+    v1 = tmp_path / "v1" / "cpu"
+    v1.mkdir(parents=True)
+    (v1 / "cpu.cfs_quota_us").write_text("200000\n")
+    (v1 / "cpu.cfs_period_us").write_text("100000\n")
+    member.write_text("3:cpu,cpuacct:/\n")
+    assert threads._cgroup_quota(tmp_path / "v1", member) == 2
+    (v1 / "cpu.cfs_quota_us").write_text("-1\n")
+    assert threads._cgroup_quota(tmp_path / "v1", member) is None
+
+
+@pytest.mark.no_sanitizer
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_fork():
+    """A child of a process that has computed in parallel computes too, alone, and never hangs."""
+    result = python(
+        """
+        import os, sys, numpy as np, fastattn
+        q = np.random.default_rng(0).standard_normal((2, 8, 200, 64)).astype(np.float32)
+        expected = fastattn.attention(q, q, q, num_threads=2)
+        for _ in range(3):
+            child = os.fork()
+            if child == 0:
+                same = np.array_equal(fastattn.attention(q, q, q, num_threads=2), expected)
+                os._exit(0 if same and fastattn.get_num_threads() == 1 else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert np.array_equal(fastattn.attention(q, q, q, num_threads=2), expected)
+        """
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.no_sanitizer
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_interrupt_leaves_everything_usable():
+    result = python(
+        """
+        import os, signal, threading, numpy as np, fastattn
+        q = np.random.default_rng(0).standard_normal((1, 8, 3000, 64)).astype(np.float32)
+        expected = fastattn.attention(q[:, :, :100], q, q)
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            for _ in range(100):
+                fastattn.attention(q, q, q)
+            raise SystemExit("was not interrupted")
+        except KeyboardInterrupt:
+            pass
+        assert np.array_equal(fastattn.attention(q[:, :, :100], q, q), expected)
+        """
+    )
+    assert result.returncode == 0, result.stderr

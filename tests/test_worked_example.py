@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: MIT
+"""The worked example of the teaching slides, pinned with its mistakes put right.
+
+A mother, a father and a daughter are vectors of two features plus the sine and cosine of their
+position in the sentence; the mother attends to the other two. The slides print the mother's
+sin(4) with the wrong sign, and their products do not follow from the vectors they print.
+"""
+
+import math
+
+import numpy as np
+
+from fastattn import reference
+
+FATHER = np.array([1.0, 1.0]) + [math.sin(8), math.cos(8)]
+MOTHER = np.array([1.0, -1.0]) + [math.sin(4), math.cos(4)]
+DAUGHTER = np.array([-1.0, -1.0])
+SLIDE_MOTHER = np.array([1.75680, -1.65364])  # with sin(4) of the wrong sign, as printed
+
+
+def worked_example(query):
+    people = np.stack([FATHER, DAUGHTER])
+    results = {
+        stage: reference.attention(query[None], people, people, return_scores=stage)
+        for stage in ("scaled", "weights")
+    }
+    return results["scaled"][1][0], results["weights"][1][0], results["weights"][0][0]
+
+
+def test_worked_example():
+    np.testing.assert_allclose(MOTHER, [0.24320, -1.65364], atol=5e-6)
+    np.testing.assert_allclose(FATHER, [1.98936, 0.85450], atol=5e-6)
+    scaled, weights, out = worked_example(MOTHER)
+    np.testing.assert_allclose(scaled * math.sqrt(2), [-0.9292, 1.4104], atol=1e-4)
+    np.testing.assert_allclose(scaled, [-0.6571, 0.9973], atol=1e-4)
+    np.testing.assert_allclose(weights, [0.1605, 0.8395], atol=1e-4)
+    np.testing.assert_allclose(out, [-0.5202, -0.7023], atol=1e-4)
+
+
+def test_worked_example_with_the_vector_of_the_slides():
+    scaled, weights, out = worked_example(SLIDE_MOTHER)
+    np.testing.assert_allclose(scaled * math.sqrt(2), [2.0818, -0.1032], atol=1e-4)
+    np.testing.assert_allclose(scaled, [1.4721, -0.0730], atol=1e-4)
+    np.testing.assert_allclose(weights, [0.8242, 0.1758], atol=1e-4)
+    np.testing.assert_allclose(out, [1.4638, 0.5285], atol=1e-4)
