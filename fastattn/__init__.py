@@ -8,11 +8,8 @@ from fastattn.attention import (
     scaled_dot_product_attention,
 )
 from fastattn.config import config, get_include, get_library, show_config
-from fastattn.isa import check_environment, isa, isas, use_isa
+from fastattn.isa import isa, isas, use_isa
 from fastattn.threads import get_num_threads, num_threads, set_num_threads
-
-check_environment()
-del check_environment
 
 __all__ = [
     "__version__",

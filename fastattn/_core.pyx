@@ -77,7 +77,7 @@ cdef inline bint plain(cnp.ndarray array) noexcept:
     )
 
 
-def attend_plain(q, k, v, bint causal, scale, int threads, isa):
+def attend_plain(q, k, v, bint causal, scale, int threads, bytes isa):
     """Attention of float32 arrays (B, H, S, D) without further options, as fast as can be.
 
     Returns None for anything that is not exactly that, errors included: `_check` sees to it.
@@ -113,13 +113,12 @@ def attend_plain(q, k, v, bint causal, scale, int threads, isa):
     describe(&args.out, out, 1)
     args.causal = causal
     args.threads = threads
-    if isa is not None:
-        args.isa = isa
+    args.isa = isa
     call(&args, False)
     return out
 
 
-def attend(problem, int threads, isa, bint weights=False):
+def attend(problem, int threads, bytes isa, bint weights=False):
     """Run a `_check.Problem`, or with `weights` a `_check.WeightsProblem`; fills its arrays."""
     cdef fa_args args
     cdef cnp.ndarray q = problem.q, k = problem.k, out = problem.out
@@ -151,8 +150,7 @@ def attend(problem, int threads, isa, bint weights=False):
     if lse is not None:
         args.lse = cnp.PyArray_DATA(lse)
     args.threads = threads
-    if isa is not None:
-        args.isa = isa
+    args.isa = isa
     call(&args, weights)
 
 

@@ -8,7 +8,7 @@ p = softmax(s) by rows (with sink)        out = p v        lse = log(sum(exp(s))
 import numpy as np
 
 from fastattn import _check, _core
-from fastattn.isa import forced as _forced_isa
+from fastattn.isa import active as _isa
 from fastattn.threads import get_num_threads
 
 
@@ -96,7 +96,7 @@ def attention(
         and precision == "highest" and out is None and return_lse is False and num_threads is None
         and (causal is False or causal is True)
     ):  # fmt: skip
-        result = _core.attend_plain(q, k, v, causal, scale, get_num_threads(), _forced_isa())
+        result = _core.attend_plain(q, k, v, causal, scale, get_num_threads(), _isa())
         if result is not None:
             return result
     problem = _check.problem(
@@ -106,7 +106,7 @@ def attention(
         v_scale=v_scale, layout=layout, precision=precision, out=out, return_lse=return_lse,
         num_threads=num_threads,
     )  # fmt: skip
-    _core.attend(problem, problem.num_threads or get_num_threads(), _forced_isa())
+    _core.attend(problem, problem.num_threads or get_num_threads(), _isa())
     return (problem.result, problem.lse_result) if return_lse else problem.result
 
 
@@ -136,7 +136,7 @@ def attention_weights(
         layout=layout, precision=precision, num_threads=num_threads,
     )  # fmt: skip
     threads = problem.num_threads or get_num_threads()
-    _core.attend(problem, threads, _forced_isa(), weights=True)
+    _core.attend(problem, threads, _isa(), weights=True)
     return problem.result
 
 

@@ -7,7 +7,7 @@ import os
 
 from fastattn import _core
 
-_forced = contextvars.ContextVar("fastattn_isa", default=None)
+_active = contextvars.ContextVar("fastattn_isa")  # name as the binding takes it: bytes
 
 
 def isas():
@@ -31,8 +31,7 @@ def isa():
     -------
     str
     """
-    forced = _forced.get()
-    return forced.decode() if forced is not None else _core.default_isa()
+    return active().decode()
 
 
 @contextlib.contextmanager
@@ -54,16 +53,16 @@ def use_isa(name):
     if not isinstance(name, str):
         raise TypeError(f"name: expected a string, got {type(name).__name__}")
     _require(name, "name", ValueError)
-    token = _forced.set(name.encode())
+    token = _active.set(name.encode())
     try:
         yield
     finally:
-        _forced.reset(token)
+        _active.reset(token)
 
 
-def forced():
-    """What `use_isa` forces here, as the binding takes it: bytes, or None."""
-    return _forced.get()
+def active():
+    """`isa()` as the binding takes it."""
+    return _active.get(_default)
 
 
 def _require(name, what, error):
@@ -73,8 +72,12 @@ def _require(name, what, error):
         raise error(f"{what}: expected one of {', '.join(isas())}, got {name!r}: {missing}")
 
 
-def check_environment():
-    """Refuse an unusable ``FASTATTN_ISA`` at import; a silent fallback would mislead."""
+def _initial():
+    """The default, from ``FASTATTN_ISA`` or the machine; a silent fallback would mislead."""
     name = os.environ.get("FASTATTN_ISA")
     if name:
         _require(name, "FASTATTN_ISA", ImportError)
+    return _core.default_isa().encode()
+
+
+_default = _initial()

@@ -44,11 +44,21 @@ const char *fa_isa_missing(int index)
     return index >= 0 && index < ISA_COUNT ? ISAS[index].missing() : "no such instruction set";
 }
 
+/* Asking the CPU takes microseconds in a virtual machine, so it is asked once. Threads that race
+ * here write the same byte. */
+static int available(int index)
+{
+    enum { UNKNOWN, YES, NO };
+    static volatile unsigned char known[ISA_COUNT];
+    if (known[index] == UNKNOWN) known[index] = ISAS[index].missing() ? NO : YES;
+    return known[index] == YES;
+}
+
 static const fa_isa *find(const char *name)
 {
     for (int i = ISA_COUNT - 1; i >= 0; --i)
         if (!name || strcmp(name, ISAS[i].name) == 0) {
-            if (!ISAS[i].missing()) return &ISAS[i];
+            if (available(i)) return &ISAS[i];
             if (name) return NULL;
         }
     return NULL;

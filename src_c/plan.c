@@ -69,6 +69,7 @@ static void plan_tasks(fa_plan *plan)
 
     int64_t tiles = plan->tiling.tiles * pairs / ((int64_t)plan->threads * TASKS_PER_THREAD);
     if (plan->threads == 1 || tiles > FA_MAX_TILES) tiles = FA_MAX_TILES;
+    if (tiles > plan->tiling.tiles) tiles = plan->tiling.tiles;
     if (tiles > TASK_BYTES / tile_bytes) tiles = TASK_BYTES / tile_bytes;
     plan->tiles = tiles < 1 ? 1 : (int)tiles;
     plan->pair_tasks = (plan->tiling.tiles + plan->tiles - 1) / plan->tiles;

@@ -29,19 +29,17 @@ void fa_rows_write(const fa_rows *target, int64_t row, const void *contiguous)
         memcpy(to + n * target->column_stride, from, (size_t)target->element);
 }
 
-void fa_rows_point(const fa_rows *source, int64_t first, int count, int64_t begin, int64_t end,
-                   char *buffer, const void **rows)
+void fa_rows_point(const fa_rows *source, int64_t first, int count, int padding, char *buffer,
+                   const void **rows)
 {
-    const int64_t row_bytes = source->columns * source->element;
-    for (int n = 0; n < count; ++n) {
-        int64_t row = first + n;
-        if (row < begin) row = begin;
-        if (row >= end) row = end - 1;
-        if (buffer) {
-            fa_rows_read(source, row, buffer + n * row_bytes);
-            rows[n] = buffer + n * row_bytes;
-        } else {
-            rows[n] = source->base + row * source->row_stride;
+    const char *row = source->base + first * source->row_stride;
+    for (int n = 0; n < count; ++n, row += source->row_stride) rows[n] = row;
+    if (buffer) {
+        const int64_t row_bytes = source->columns * source->element;
+        for (int n = 0; n < count; ++n, buffer += row_bytes) {
+            fa_rows_read(source, first + n, buffer);
+            rows[n] = buffer;
         }
     }
+    for (int n = 0; n < padding; ++n) rows[count + n] = rows[count - 1];
 }

@@ -22,9 +22,9 @@ int fa_rows_scattered(const fa_rows *source, const int64_t *other_strides, int c
 void fa_rows_read(const fa_rows *source, int64_t row, void *contiguous);
 void fa_rows_write(const fa_rows *target, int64_t row, const void *contiguous);
 
-/* rows[n] = row first + n for n < count. Rows outside [begin, end) are never touched: the nearest
- * row inside stands in. With a buffer (count x columns elements) rows are copied there. */
-void fa_rows_point(const fa_rows *source, int64_t first, int count, int64_t begin, int64_t end,
-                   char *buffer, const void **rows);
+/* rows[n] = row first + n for n < count, and the last of them again for the padding. With a buffer
+ * (count x columns elements) the rows are copied there. */
+void fa_rows_point(const fa_rows *source, int64_t first, int count, int padding, char *buffer,
+                   const void **rows);
 
 #endif

@@ -4,6 +4,9 @@
 #include <math.h>
 #include <string.h>
 
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
 /* ---- scratch: one walk over the list both counts and hands out ---- */
 
 typedef struct {
@@ -81,11 +84,13 @@ static double get(const void *array, int64_t index, int real_size)
 /* worker->rows = where the tile's rows of q or out are. */
 static void point_rows(fa_worker *worker, const fa_worker_tile *tile, const fa_tensor *tensor)
 {
-    const fa_rows base = fa_rows_of(worker->plan, tensor, worker->batch, 0, 0);
+    const int64_t group = worker->plan->group;
+    const fa_rows first =
+        fa_rows_of(worker->plan, tensor, worker->batch, worker->kv_head * group, 0);
+    int64_t head = tile->rows.row_begin % group, query = tile->rows.row_begin / group;
     for (int r = 0; r < tile->rows.rows; ++r) {
-        const int64_t row = tile->rows.row_begin + r;
-        worker->rows[r] =
-            base.base + head_of(worker, row) * tensor->head + query_of(worker, row) * tensor->row;
+        worker->rows[r] = first.base + head * tensor->head + query * tensor->row;
+        if (++head == group) head = 0, ++query;
     }
 }
 
@@ -170,16 +175,18 @@ void fa_worker_start(fa_worker *worker, const fa_plan *plan, int64_t task, int t
 
 /* ---- one block ---- */
 
+/* Only keys that exist for this batch are touched; rows [first_key, first_key + key_count). */
 void fa_worker_load(fa_worker *worker, int64_t block)
 {
-    const fa_positions *positions = &worker->positions;
-    const int key_block = worker->plan->kernels->key_block;
-    const int64_t first = block * key_block;
-    fa_rows_point(&worker->k, first, key_block + FA_KEY_PADDING, positions->begin, positions->end,
-                  worker->k_copy, worker->k_rows);
-    if (worker->plan->weights) return;
-    fa_rows_point(&worker->v, first, key_block, positions->begin, positions->end, worker->v_copy,
-                  worker->v_rows);
+    const int64_t key_block = worker->plan->kernels->key_block, begin = block * key_block;
+    const int64_t from = larger(begin, worker->positions.begin);
+    const int64_t to = smaller(begin + key_block, worker->positions.end);
+    const int count = (int)(to - from);
+    worker->first_key = from;
+    worker->key_end = to;
+    fa_rows_point(&worker->k, from, count, FA_KEY_PADDING, worker->k_copy, worker->k_rows);
+    if (!worker->plan->weights)
+        fa_rows_point(&worker->v, from, count, 0, worker->v_copy, worker->v_rows);
 }
 
 /* Key bounds of each row, from the block's first key on. */
@@ -255,17 +262,15 @@ static const fa_modifiers *modifiers_of(fa_worker *worker, const fa_worker_tile 
 static fa_block block_of(fa_worker *worker, const fa_worker_tile *tile, int64_t block,
                          int64_t *first)
 {
-    const int64_t key_block = worker->plan->kernels->key_block;
-    const int64_t begin = block * key_block, end = begin + key_block;
-    const int64_t from = tile->span.begin > begin ? tile->span.begin : begin;
-    const int64_t to = tile->span.end < end ? tile->span.end : end;
+    const int64_t from = larger(tile->span.begin, worker->first_key);
+    const int64_t to = smaller(tile->span.end, worker->key_end);
     const int state = tile->states ? tile->states[block] : FA_BLOCK_FULL;
     fa_block part = {0};
     *first = from;
     if (from >= to || state == FA_BLOCK_SKIP) return part;
     part.keys = (int)(to - from);
-    part.k = worker->k_rows + (from - begin);
-    part.v = worker->v_rows + (from - begin);
+    part.k = worker->k_rows + (from - worker->first_key);
+    part.v = worker->v_rows + (from - worker->first_key);
     part.modifiers = modifiers_of(worker, tile, from, part.keys, state == FA_BLOCK_PARTIAL);
     return part;
 }

@@ -22,6 +22,8 @@ typedef struct {
     fa_worker_tile tile[FA_MAX_TILES];
     int64_t block_begin, block_end; /* blocks that some tile needs */
 
+    int64_t first_key, key_end; /* of the current block */
+
     /* scratch */
     const void **k_rows, **v_rows; /* of the current block */
     char *k_copy, *v_copy;         /* scattered rows, or NULL */

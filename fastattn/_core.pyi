@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: MIT
+from fastattn._check import Problem
+
+import numpy as np
+import numpy.typing as npt
+
+MAX_LEAD: int
+
+def attend_plain(
+    q: object,
+    k: object,
+    v: object,
+    causal: bool,
+    scale: float | None,
+    threads: int,
+    isa: bytes,
+) -> npt.NDArray[np.float32] | None: ...
+def attend(problem: Problem, threads: int, isa: bytes, weights: bool = False) -> None: ...
+def max_threads() -> int: ...
+def has_openmp() -> bool: ...
+def isa_table() -> dict[str, str | None]: ...
+def default_isa() -> str | None: ...
