@@ -72,8 +72,8 @@ static void plan_tasks(fa_plan *plan)
     if (tiles > plan->tiling.tiles) tiles = plan->tiling.tiles;
     if (tiles > TASK_BYTES / tile_bytes) tiles = TASK_BYTES / tile_bytes;
     plan->tiles = tiles < 1 ? 1 : (int)tiles;
-    plan->pair_tasks = (plan->tiling.tiles + plan->tiles - 1) / plan->tiles;
-    plan->tasks = plan->pair_tasks * pairs;
+    plan->head_tasks = (plan->tiling.tiles + plan->tiles - 1) / plan->tiles;
+    plan->tasks = plan->head_tasks * pairs;
     if (plan->threads > plan->tasks) plan->threads = plan->tasks < 1 ? 1 : (int)plan->tasks;
 }
 

@@ -22,7 +22,7 @@ typedef struct {
     int64_t value_depth;
     fa_tiling tiling;          /* of the group * queries rows of one kv head */
     int tiles;                 /* of a task */
-    int64_t pair_tasks, tasks; /* of one (batch, kv head); of the call */
+    int64_t head_tasks, tasks; /* of one kv head of one batch; of the call */
     int threads;
 
     fa_blockmap map; /* states NULL: no explicit mask */

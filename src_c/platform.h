@@ -9,20 +9,23 @@
 #define FA_INLINE static __forceinline
 #define FA_NOINLINE static __declspec(noinline)
 #define FA_RESTRICT __restrict
-#define FA_UNROLL
+#define FA_UNROLL_FOR for
 #define FA_ALIGNED(bytes) __declspec(align(bytes))
 #define FA_UNLIKELY(condition) (condition)
+#define FA_PREFETCH(address) ((void)(address))
 #else
 #define FA_INLINE static inline __attribute__((always_inline, unused))
 #define FA_NOINLINE static __attribute__((noinline))
 #define FA_RESTRICT restrict
 #define FA_ALIGNED(bytes) __attribute__((aligned(bytes)))
 #define FA_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+/* For reading, into every cache. */
+#define FA_PREFETCH(address) __builtin_prefetch(address, 0, 3)
 /* Tile loops must be unrolled completely, or their accumulators live in memory. */
 #if defined(__clang__)
-#define FA_UNROLL _Pragma("clang loop unroll(full)")
+#define FA_UNROLL_FOR _Pragma("clang loop unroll(full)") for
 #else
-#define FA_UNROLL _Pragma("GCC unroll 16")
+#define FA_UNROLL_FOR _Pragma("GCC unroll 16") for
 #endif
 #endif
 

@@ -81,15 +81,20 @@ static double get(const void *array, int64_t index, int real_size)
     return ((const double *)array)[index];
 }
 
-/* worker->rows = where the tile's rows of q or out are. */
-static void point_rows(fa_worker *worker, const fa_worker_tile *tile, const fa_tensor *tensor)
+/* The addresses of the tile's rows in a tensor, `count` of them; past the last row, that row. */
+static void point_rows(const fa_worker *worker, const fa_worker_tile *tile, const fa_tensor *tensor,
+                       int count, void **rows)
 {
     const int64_t group = worker->plan->group;
     const fa_rows first =
         fa_rows_of(worker->plan, tensor, worker->batch, worker->kv_head * group, 0);
     int64_t head = tile->rows.row_begin % group, query = tile->rows.row_begin / group;
-    for (int r = 0; r < tile->rows.rows; ++r) {
-        worker->rows[r] = first.base + head * tensor->head + query * tensor->row;
+    for (int r = 0; r < count; ++r) {
+        if (r >= tile->rows.rows) {
+            rows[r] = rows[r - 1];
+            continue;
+        }
+        rows[r] = first.base + head * tensor->head + query * tensor->row;
         if (++head == group) head = 0, ++query;
     }
 }
@@ -119,7 +124,7 @@ static void pack_tile(fa_worker *worker, fa_worker_tile *tile)
     const double factor = args->softcap > 0 ? args->scale / args->softcap : args->scale * FA_LOG2E;
     const int width = tile->rows.vectors * kernels->lanes;
     tile->state.vectors = tile->rows.vectors;
-    point_rows(worker, tile, &args->q);
+    point_rows(worker, tile, &args->q, tile->rows.rows, worker->rows);
     if (plan->q_scattered) copy_rows(worker, tile, &args->q, args->depth, 1);
     for (int r = 0; args->sinks && r < width; ++r) {
         const int row = r < tile->rows.rows ? r : tile->rows.rows - 1;
@@ -142,18 +147,19 @@ static void place_tile(fa_worker *worker, fa_worker_tile *tile, int64_t index)
         tile->states = fa_blockmap_row(&plan->map, worker->batch, worker->kv_head, index);
 }
 
-/* Tasks of a pair run from its last rows, which see most keys under a causal mask, to its first. */
+/* Order of the tasks: head by head, so that K and V stay in the cache; the last rows of a head
+ * first, which see most keys under a causal mask: the longest tasks must not come last. */
 void fa_worker_start(fa_worker *worker, const fa_plan *plan, int64_t task, int thread)
 {
     const fa_args *args = plan->args;
-    const int64_t pair = task / plan->pair_tasks;
-    const int64_t first = (plan->pair_tasks - 1 - task % plan->pair_tasks) * plan->tiles;
+    const int64_t head = task / plan->head_tasks;
+    const int64_t first = (plan->head_tasks - 1 - task % plan->head_tasks) * plan->tiles;
     const int64_t left = plan->tiling.tiles - first, key_block = plan->kernels->key_block;
     const uintptr_t memory = (uintptr_t)plan->memory + FA_LINE - 1;
     arena scratch = {(char *)(memory - memory % FA_LINE) + thread * plan->thread_bytes, 0};
     worker->plan = plan;
-    worker->batch = pair / args->kv_heads;
-    worker->kv_head = pair % args->kv_heads;
+    worker->batch = head / args->kv_heads;
+    worker->kv_head = head % args->kv_heads;
     worker->positions = fa_positions_of(plan, worker->batch);
     worker->k = fa_rows_of(plan, &args->k, worker->batch, worker->kv_head, args->depth);
     if (!plan->weights)
@@ -219,13 +225,10 @@ static void set_alibi(fa_worker *worker, const fa_worker_tile *tile, int64_t fir
 
 static void set_mask(fa_worker *worker, const fa_worker_tile *tile, int64_t first)
 {
-    const fa_args *args = worker->plan->args;
-    for (int r = 0; r < tile->rows.vectors * worker->plan->kernels->lanes; ++r) {
-        const int64_t row = tile->rows.row_begin + (r < tile->rows.rows ? r : tile->rows.rows - 1);
-        worker->mask_rows[r] =
-            fa_mask_row(args, worker->batch, head_of(worker, row), query_of(worker, row)) +
-            first * args->mask.column;
-    }
+    const fa_tensor *mask = &worker->plan->args->mask;
+    const int width = tile->rows.vectors * worker->plan->kernels->lanes;
+    point_rows(worker, tile, mask, width, (void **)worker->mask_rows);
+    for (int r = 0; r < width; ++r) worker->mask_rows[r] += first * mask->column;
 }
 
 /* What the scores of this tile and block need besides scaling; NULL: nothing. */
@@ -307,7 +310,7 @@ void fa_worker_finish(fa_worker *worker)
         const int64_t row_bytes = plan->value_depth * plan->kernels->real_size;
         if (plan->args->lse) write_lse(worker, tile);
         if (plan->weights) continue;
-        point_rows(worker, tile, out);
+        point_rows(worker, tile, out, tile->rows.rows, worker->rows);
         if (plan->out_scattered) {
             void *rows[FA_MAX_WIDTH];
             for (int r = 0; r < tile->rows.rows; ++r) rows[r] = worker->copy + r * row_bytes;
@@ -326,7 +329,7 @@ void fa_worker_weigh(fa_worker *worker)
     const int size = plan->kernels->real_size;
     for (int n = 0; n < worker->tiles; ++n) {
         fa_worker_tile *tile = &worker->tile[n];
-        point_rows(worker, tile, &plan->args->out);
+        point_rows(worker, tile, &plan->args->out, tile->rows.rows, worker->rows);
         for (int r = 0; r < tile->rows.rows; ++r)
             memset(worker->rows[r], 0, (size_t)(plan->args->keys * size));
         for (int64_t block = worker->block_begin; block < worker->block_end; ++block) {

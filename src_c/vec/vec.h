@@ -18,7 +18,8 @@
  *   v_pow2(x, &n)                  n = x rounded to an integer, returns 2^n;
  *                                  x in [POW2_MIN, 100], and 2^POW2_MIN is returned as 0
  *   v_transpose(rows)              LANES x LANES, in place
- *   v_load_bool(bytes)             LANES bytes: 0 where not zero, -inf where zero
+ *   v_shift_bits(a)                the bits of each lane, one to the left
+ *   v_flags(bytes)                 32 bytes as 32 bits, set where not zero, the first lowest
  *
  *   NO_MAXIMUM                     m of a row that has seen no key: low, but finite, so that
  *                                  -inf - m is -inf and not NaN

@@ -51,30 +51,25 @@ FA_INLINE vec v_pow2(vec x, vec *n)
 FA_INLINE void v_transpose(vec r[LANES])
 {
     vec a[LANES], b[LANES];
-    FA_UNROLL for (int i = 0; i < 4; ++i)
-    {
+    FA_UNROLL_FOR (int i = 0; i < 4; ++i) {
         a[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
         a[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
     }
-    FA_UNROLL for (int i = 0; i < 2; ++i)
-    {
+    FA_UNROLL_FOR (int i = 0; i < 2; ++i) {
         b[4 * i] = _mm256_shuffle_ps(a[4 * i], a[4 * i + 2], 0x44);
         b[4 * i + 1] = _mm256_shuffle_ps(a[4 * i], a[4 * i + 2], 0xee);
         b[4 * i + 2] = _mm256_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0x44);
         b[4 * i + 3] = _mm256_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0xee);
     }
-    FA_UNROLL for (int i = 0; i < 4; ++i)
-    {
+    FA_UNROLL_FOR (int i = 0; i < 4; ++i) {
         r[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
         r[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
     }
 }
 
-FA_INLINE vec v_load_bool(const uint8_t *p)
+FA_INLINE vec v_shift_bits(vec a)
 {
-    __m256i wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
-    __m256i forbidden = _mm256_cmpeq_epi32(wide, _mm256_setzero_si256());
-    return _mm256_castsi256_ps(_mm256_and_si256(forbidden, _mm256_set1_epi32((int)0xff800000u)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 1));
 }
 #else
 FA_INLINE vec v_pow2(vec x, vec *n)
@@ -94,14 +89,15 @@ FA_INLINE void v_transpose(vec r[LANES])
     r[3] = _mm256_permute2f128_pd(b, d, 0x31);
 }
 
-FA_INLINE vec v_load_bool(const uint8_t *p)
+FA_INLINE vec v_shift_bits(vec a)
 {
-    int bytes;
-    memcpy(&bytes, p, sizeof bytes);
-    __m256i wide = _mm256_cvtepu8_epi64(_mm_cvtsi32_si128(bytes));
-    __m256i forbidden = _mm256_cmpeq_epi64(wide, _mm256_setzero_si256());
-    return _mm256_castsi256_pd(
-        _mm256_and_si256(forbidden, _mm256_set1_epi64x((long long)0xfff0000000000000u)));
+    return _mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(a), 1));
 }
 #endif
+
+FA_INLINE uint32_t v_flags(const uint8_t *p)
+{
+    const __m256i bytes = _mm256_loadu_si256((const __m256i *)p);
+    return ~(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, _mm256_setzero_si256()));
+}
 #undef V

@@ -56,27 +56,23 @@ FA_INLINE vec v_pow2(vec x, vec *n)
 FA_INLINE void v_transpose(vec r[LANES])
 {
     vec a[LANES];
-    FA_UNROLL for (int i = 0; i < 8; ++i)
-    {
+    FA_UNROLL_FOR (int i = 0; i < 8; ++i) {
         a[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
         a[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
     }
-    FA_UNROLL for (int i = 0; i < 4; ++i)
-    {
+    FA_UNROLL_FOR (int i = 0; i < 4; ++i) {
         r[4 * i] = _mm512_shuffle_ps(a[4 * i], a[4 * i + 2], 0x44);
         r[4 * i + 1] = _mm512_shuffle_ps(a[4 * i], a[4 * i + 2], 0xee);
         r[4 * i + 2] = _mm512_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0x44);
         r[4 * i + 3] = _mm512_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0xee);
     }
-    FA_UNROLL for (int i = 0; i < 4; ++i)
-    {
+    FA_UNROLL_FOR (int i = 0; i < 4; ++i) {
         a[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
         a[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
         a[i + 8] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
         a[i + 12] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
     }
-    FA_UNROLL for (int i = 0; i < 4; ++i)
-    {
+    FA_UNROLL_FOR (int i = 0; i < 4; ++i) {
         r[i] = _mm512_shuffle_f32x4(a[i], a[i + 8], 0x88);
         r[i + 8] = _mm512_shuffle_f32x4(a[i], a[i + 8], 0xdd);
         r[i + 4] = _mm512_shuffle_f32x4(a[i + 4], a[i + 12], 0x88);
@@ -84,11 +80,9 @@ FA_INLINE void v_transpose(vec r[LANES])
     }
 }
 
-FA_INLINE vec v_load_bool(const uint8_t *p)
+FA_INLINE vec v_shift_bits(vec a)
 {
-    __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
-    vmask forbidden = _mm512_cmpeq_epi32_mask(wide, _mm512_setzero_si512());
-    return _mm512_castsi512_ps(_mm512_maskz_set1_epi32(forbidden, (int)0xff800000u));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 1));
 }
 #else
 FA_INLINE vmask v_negative(vec a) { return _mm512_movepi64_mask(_mm512_castpd_si512(a)); }
@@ -103,32 +97,33 @@ FA_INLINE vec v_pow2(vec x, vec *n)
 FA_INLINE void v_transpose(vec r[LANES])
 {
     vec a[LANES];
-    FA_UNROLL for (int i = 0; i < 4; ++i)
-    {
+    FA_UNROLL_FOR (int i = 0; i < 4; ++i) {
         a[2 * i] = _mm512_unpacklo_pd(r[2 * i], r[2 * i + 1]);
         a[2 * i + 1] = _mm512_unpackhi_pd(r[2 * i], r[2 * i + 1]);
     }
-    FA_UNROLL for (int i = 0; i < 2; ++i)
-    {
+    FA_UNROLL_FOR (int i = 0; i < 2; ++i) {
         r[i] = _mm512_shuffle_f64x2(a[i], a[i + 2], 0x88);
         r[i + 2] = _mm512_shuffle_f64x2(a[i], a[i + 2], 0xdd);
         r[i + 4] = _mm512_shuffle_f64x2(a[i + 4], a[i + 6], 0x88);
         r[i + 6] = _mm512_shuffle_f64x2(a[i + 4], a[i + 6], 0xdd);
     }
-    FA_UNROLL for (int i = 0; i < 4; ++i) a[i] = r[i], a[i + 4] = r[i + 4];
-    FA_UNROLL for (int i = 0; i < 4; ++i)
-    {
+    FA_UNROLL_FOR (int i = 0; i < 4; ++i) a[i] = r[i], a[i + 4] = r[i + 4];
+    FA_UNROLL_FOR (int i = 0; i < 4; ++i) {
         r[i] = _mm512_shuffle_f64x2(a[i], a[i + 4], 0x88);
         r[i + 4] = _mm512_shuffle_f64x2(a[i], a[i + 4], 0xdd);
     }
 }
 
-FA_INLINE vec v_load_bool(const uint8_t *p)
+FA_INLINE vec v_shift_bits(vec a)
 {
-    __m512i wide = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)p));
-    vmask forbidden = _mm512_cmpeq_epi64_mask(wide, _mm512_setzero_si512());
-    return _mm512_castsi512_pd(_mm512_maskz_set1_epi64(forbidden, (long long)0xfff0000000000000u));
+    return _mm512_castsi512_pd(_mm512_slli_epi64(_mm512_castpd_si512(a), 1));
 }
 #endif
+
+FA_INLINE uint32_t v_flags(const uint8_t *p)
+{
+    const __m256i bytes = _mm256_loadu_si256((const __m256i *)p);
+    return ~(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, _mm256_setzero_si256()));
+}
 #undef V
 #undef V_MASK

@@ -57,10 +57,9 @@ FA_INLINE void v_transpose(vec r[LANES])
     r[3] = vcombine_f32(vget_high_f32(b), vget_high_f32(d));
 }
 
-FA_INLINE vec v_load_bool(const uint8_t *p)
+FA_INLINE vec v_shift_bits(vec a)
 {
-    uint32x4_t wide = {p[0], p[1], p[2], p[3]};
-    return vreinterpretq_f32_u32(vandq_u32(vceqzq_u32(wide), vdupq_n_u32(0xff800000u)));
+    return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(a), 1));
 }
 #else
 FA_INLINE vec v_splat(real x) { return vdupq_n_f64(x); }
@@ -82,10 +81,23 @@ FA_INLINE void v_transpose(vec r[LANES])
     r[1] = b;
 }
 
-FA_INLINE vec v_load_bool(const uint8_t *p)
+FA_INLINE vec v_shift_bits(vec a)
 {
-    uint64x2_t wide = {p[0], p[1]};
-    return vreinterpretq_f64_u64(vandq_u64(vceqzq_u64(wide), vdupq_n_u64(0xfff0000000000000u)));
+    return vreinterpretq_f64_u64(vshlq_n_u64(vreinterpretq_u64_f64(a), 1));
 }
 #endif
+
+/* Each byte keeps the bit of its place, and neighbours are added up. */
+FA_INLINE uint32_t v_flags(const uint8_t *p)
+{
+    const uint8x16_t places = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+    uint32_t flags = 0;
+    for (int n = 0; n < 32; n += 16) {
+        const uint8x16_t bytes = vld1q_u8(p + n);
+        const uint8x16_t kept = vandq_u8(vtstq_u8(bytes, bytes), places);
+        const uint32_t low = vaddv_u8(vget_low_u8(kept)), high = vaddv_u8(vget_high_u8(kept));
+        flags |= (low | high << 8) << n;
+    }
+    return flags;
+}
 #undef V

@@ -46,4 +46,28 @@ FA_INLINE vec v_pow2(vec x, vec *n)
 
 FA_INLINE void v_transpose(vec rows[LANES]) { (void)rows; }
 
-FA_INLINE vec v_load_bool(const uint8_t *p) { return *p ? 0 : -(real)1e300 * (real)1e300; }
+FA_INLINE vec v_shift_bits(vec a)
+{
+    real_bits bits;
+    memcpy(&bits, &a, sizeof bits);
+    bits <<= 1;
+    memcpy(&a, &bits, sizeof a);
+    return a;
+}
+
+/* Eight bytes at a time: nonzero bytes become 1, then a multiplication gathers them (the first byte
+ * is the lowest: little endian, like every machine this runs on). */
+FA_INLINE uint32_t v_flags(const uint8_t *p)
+{
+    uint32_t flags = 0;
+    for (int n = 0; n < 32; n += 8) {
+        uint64_t bytes;
+        memcpy(&bytes, p + n, sizeof bytes);
+        bytes |= bytes >> 4;
+        bytes |= bytes >> 2;
+        bytes |= bytes >> 1;
+        bytes &= 0x0101010101010101u;
+        flags |= (uint32_t)(bytes * 0x0102040810204080u >> 56) << n;
+    }
+    return flags;
+}
