@@ -60,7 +60,7 @@ class BuildExt(build_ext):
             if kind == "unix":
                 extension.extra_link_args += openmp
         super().build_extensions()
-        self.link_library(objects, openmp if kind == "unix" else [])
+        self.link_library(objects, kind, openmp)
 
     def compile(self, path, flags, macros, suffix=""):
         """Compile one file if it or any header is newer than its object."""
@@ -96,14 +96,17 @@ class BuildExt(build_ext):
                 return False
         return True
 
-    def link_library(self, objects, flags):
+    def link_library(self, objects, kind, openmp):
         """libfastattn, for programs in C: inside the package, found by fastattn.get_library()."""
         package = Path(self.get_ext_fullpath("fastattn._core")).parent
         target = package / "lib" / LIBRARIES.get(sys.platform, "libfastattn.so")
         (package / "include").mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(exist_ok=True)
         if self.force or newer_group(objects, str(target)):
-            self.compiler.link_shared_object(objects, str(target), extra_postargs=flags)
+            libraries, flags = (["m"], openmp) if kind == "unix" else ([], [])
+            self.compiler.link_shared_object(
+                objects, str(target), libraries=libraries, extra_postargs=flags
+            )
         self.copy_file("src_c/fastattn.h", str(package / "include" / "fastattn.h"))
 
     def copy_extensions_to_source(self):

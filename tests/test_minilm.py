@@ -7,11 +7,11 @@ dividing by small deviations, float32 rounding alone leaves about 1e-7 of it.
 
 import importlib.metadata
 
+import minilm
 import numpy as np
 import pytest
 
 import fastattn
-import minilm
 from fastattn import reference
 
 try:

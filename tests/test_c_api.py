@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: MIT
+"""A C program against the installed header and library."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fastattn
+
+PROGRAM = Path(__file__).parent / "c" / "check_kernels.c"
+COMPILER = shutil.which("gcc") or shutil.which("cc")
+
+
+@pytest.mark.no_sanitizer
+@pytest.mark.skipif(sys.platform == "win32" or not COMPILER, reason="needs a Unix C compiler")
+def test_c_program(tmp_path):
+    library = Path(fastattn.get_library())
+    target = tmp_path / "check"
+    command = [COMPILER, "-std=c11", "-O1", PROGRAM, f"-I{fastattn.get_include()}"]
+    command += [library, f"-Wl,-rpath,{library.parent}", "-lm", "-o", target]
+    subprocess.run(command, check=True)
+    result = subprocess.run([target], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
+    assert result.stdout.startswith(f"default: {fastattn.isa()}")
+    assert result.stdout.rstrip().endswith(" 0 failed")
+
+
+@pytest.mark.no_sanitizer
+@pytest.mark.skipif(sys.platform == "win32" or not COMPILER, reason="needs a Unix C compiler")
+def test_unusable_isa_is_refused_in_c(tmp_path):
+    target = tmp_path / "check"
+    library = Path(fastattn.get_library())
+    source = tmp_path / "isa.c"
+    source.write_text(
+        '#include "fastattn.h"\n#include <stdio.h>\n'
+        'int main(void) { const char *isa = fa_isa_default(); puts(isa ? isa : "none"); }\n'
+    )
+    command = [COMPILER, source, f"-I{fastattn.get_include()}", library]
+    subprocess.run([*command, f"-Wl,-rpath,{library.parent}", "-o", target], check=True)
+    for name, expected in [("scalar", "scalar"), ("avx1024", "none")]:
+        environment = {**os.environ, "FASTATTN_ISA": name}
+        result = subprocess.run(
+            [target], env=environment, capture_output=True, text=True, check=True
+        )
+        assert result.stdout.strip() == expected

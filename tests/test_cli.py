@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: MIT
+"""The command line: exit codes, messages, and the round trip of ``run``."""
+
+import builtins
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import fastattn
+from fastattn import cli, reference
+from fastattn.cli import check, progress, run
+from fastattn.cli.random_problems import DTYPES, random_problem
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Write q.npy, k.npy, v.npy; return their folder and the arrays."""
+    rng = np.random.default_rng(3)
+    shapes = {"q": (2, 4, 9, 16), "k": (2, 2, 13, 16), "v": (2, 2, 13, 8)}
+    arrays = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    return tmp_path, arrays
+
+
+def command(folder, *options):
+    """Return the arguments of ``run`` with the three files and out.npy in `folder`."""
+    paths = [str(folder / f"{name}.npy") for name in "qkv"]
+    return ["run", *paths, "-o", str(folder / "out.npy"), *map(str, options)]
+
+
+def close(got, expected):
+    """Compare a float32 result with the oracle."""
+    np.testing.assert_allclose(got, expected, rtol=0, atol=4e-6)
+
+
+def test_module_runs_as_a_program():
+    done = subprocess.run(
+        [sys.executable, "-m", "fastattn", "info", "--json"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["isas"]["scalar"] == "available"
+
+
+def test_importing_the_package_does_not_import_tools():
+    code = (
+        "import sys, fastattn; "
+        "assert not [m for m in sys.modules if m.startswith(('fastattn.measure', 'fastattn.cli'))]"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_info_names_the_active_isa(capsys):
+    assert cli.main(["info"]) == 0
+    assert fastattn.isa() in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["bench", "--help"], ["run", "--help"]])
+def test_help(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(arguments)
+    assert stopped.value.code == 0
+    assert "usage: python -m fastattn" in capsys.readouterr().out
+
+
+def test_overview_runs_all_three(monkeypatch, capsys):
+    seen = []
+    for name, code in (("info", 0), ("check", 1), ("bench", 0)):
+        module = sys.modules.get(f"fastattn.cli.{name}") or __import__(
+            f"fastattn.cli.{name}", fromlist=["run"]
+        )
+        monkeypatch.setattr(module, "run", lambda o, c=code: seen.append(o.command) or c)
+    assert cli.main([]) == 1
+    assert seen == ["info", "check", "bench"]
+
+
+def test_check_passes(capsys):
+    assert cli.main(["check", "--count", "25", "--seed", "7"]) == 0
+    out = capsys.readouterr().out
+    assert "all right" in out
+    assert all(isa in out for isa in fastattn.isas())
+
+
+def test_check_finds_a_wrong_kernel(monkeypatch, capsys):
+    right = fastattn.attention
+
+    def wrong(q, k, v, **options):
+        out, lse = right(q, k, v, **options)
+        if out.size > 40:
+            out.flat[37] += 1e-3
+        return out, lse
+
+    monkeypatch.setattr(fastattn, "attention", wrong)
+    assert cli.main(["check", "--count", "10", "--isa", "scalar", "--dtype", "float32"]) == 1
+    out = capsys.readouterr().out
+    reproducer = next(line for line in out.splitlines() if "--index" in line).split()
+    assert reproducer[:4] == ["python", "-m", "fastattn", "check"]
+    assert cli.main(reproducer[3:]) == 1
+    assert "1 problems" in capsys.readouterr().out
+    monkeypatch.undo()
+    assert cli.main(reproducer[3:]) == 0
+
+
+def test_check_finds_a_nan_that_should_not_be_there():
+    expected = np.zeros(3)
+    assert check._error(np.array([0.0, np.nan, 0.0]), expected, 1e-6) == np.inf
+    assert check._error(np.array([0.0, np.nan]), np.array([0.0, np.nan]), 1e-6) == 0
+    assert check._error(np.array([-np.inf]), np.array([-np.inf]), 1e-6) == 0
+
+
+def test_check_reports_an_exception_as_a_miss(monkeypatch, capsys):
+    def broken(*_, **__):
+        raise ValueError("q: no reason")
+
+    monkeypatch.setattr(fastattn, "attention", broken)
+    assert cli.main(["check", "--count", "1", "--isa", "scalar"]) == 1
+    assert "ValueError: q: no reason" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["check", "--isa", "mmx"], "--isa: expected one of"),
+        (["check", "--count", "0"], "--count"),
+        (["bench", "--isa", "mmx"], "--isa: expected one of"),
+        (["bench", "--peers", "cuda"], "peer 'cuda': expected one of numpy"),
+        (["bench", "--shape", "1,2,3"], "--shape: expected B,Hq,Hkv,Sq,Sk,D, got '1,2,3'"),
+        (["bench", "--shape", "1,3,2,8,8,8"], "no multiple of Hkv"),
+        (["bench", "--threads", "0"], "--threads"),
+        (["bench", "--json", "/no/such/folder/x.json"], "no such directory"),
+    ],
+)
+def test_bad_options(arguments, message, capsys):
+    assert cli.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.startswith(f"python -m fastattn {arguments[0]}: error: ")
+    assert captured.err.count("\n") == 1
+
+
+def test_bench_one_shape(tmp_path, capsys):
+    figures, text = tmp_path / "x.json", tmp_path / "x.md"
+    arguments = ["bench", "--shape", "1,4,2,16,16,8", "--peers", "numpy", "--seconds", "0.01"]
+    assert cli.main([*arguments, "--json", str(figures), "--markdown", str(text)]) == 0
+    assert "vs numpy" in capsys.readouterr().out
+    rows = json.loads(figures.read_text())["rows"]
+    assert [row["causal"] for row in rows] == [False, True]
+    assert rows[0]["entries"]["numpy"]["seconds"] > 0
+    assert rows[0]["ratios"]["numpy"] > 0
+    assert "| 1x4/2x16x8 |" in text.read_text()
+
+
+def test_run_round_trip(files, capsys):
+    folder, arrays = files
+    mask = np.random.default_rng(0).random((9, 13)) < 0.8
+    np.save(folder / "mask.npy", mask)
+    np.save(folder / "lengths.npy", np.array([5, 13]))
+    options = ["--mask", folder / "mask.npy", "--causal", "--window", -1, 4, "--scale", 0.5]
+    options += ["--softcap", 3, "--q-offset", "2,4", "--kv-lengths", folder / "lengths.npy"]
+    options += ["--kv-starts", 1, "--lse", folder / "lse.npy", "--threads", 1]
+    assert cli.main(command(folder, *options)) == 0
+    out, lse = reference.attention(
+        *arrays.values(), attn_mask=mask, causal=True, window_size=(-1, 4), scale=0.5, softcap=3.0,
+        q_offset=np.array([2, 4]), kv_lengths=np.array([5, 13]), kv_starts=1, return_lse=True,
+    )  # fmt: skip
+    close(np.load(folder / "out.npy"), out)
+    close(np.load(folder / "lse.npy"), lse)
+    printed = capsys.readouterr().out
+    assert "q 2x4x9x16, k 2x2x13x16, v 2x2x13x8, out 2x4x9x8 float32" in printed
+    assert "GFLOP/s" in printed
+
+
+def test_run_other_layout_and_two_axes(files):
+    folder, arrays = files
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array.swapaxes(1, 2))
+    assert cli.main(command(folder, "--layout", "bshd")) == 0
+    expected = reference.attention(*arrays.values())
+    close(np.load(folder / "out.npy").swapaxes(1, 2), expected)
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array[1, 1])
+    assert cli.main(command(folder)) == 0
+    close(np.load(folder / "out.npy"), reference.attention(*(a[1, 1] for a in arrays.values())))
+
+
+def test_run_writes_under_exactly_that_name(files):
+    folder, _ = files
+    arguments = command(folder)
+    arguments[arguments.index("-o") + 1] = str(folder / "result")
+    assert cli.main(arguments) == 0
+    assert (folder / "result").exists()
+
+
+def spoil_missing(folder):
+    (folder / "k.npy").unlink()
+
+
+def spoil_text(folder):
+    (folder / "k.npy").write_text("no array")
+
+
+def spoil_cut(folder):
+    data = (folder / "k.npy").read_bytes()
+    (folder / "k.npy").write_bytes(data[: len(data) // 2])
+
+
+def spoil_objects(folder):
+    np.save(folder / "k.npy", np.array([{}, []], object), allow_pickle=True)
+
+
+def spoil_archive(folder):
+    with (folder / "k.npy").open("wb") as file:
+        np.savez(file, k=np.zeros(3))
+
+
+def spoil_shape(folder):
+    np.save(folder / "k.npy", np.zeros((2, 2, 13, 15), np.float32))
+
+
+def spoil_dtype(folder):
+    np.save(folder / "k.npy", np.zeros((2, 2, 13, 16), np.int32))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (spoil_missing, "No such file"),
+        (spoil_text, "k.npy: no readable .npy file"),
+        (spoil_cut, "k.npy: no readable .npy file"),
+        (spoil_objects, "k.npy: no readable .npy file"),
+        (spoil_archive, "an .npz archive"),
+        (spoil_shape, "k: expected depth 16"),
+        (spoil_dtype, "k: expected"),
+    ],
+)
+def test_run_bad_files(files, spoil, message, capsys):
+    folder, _ = files
+    spoil(folder)
+    assert cli.main(command(folder)) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (folder / "out.npy").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--kv-lengths", "x"], "--kv-lengths: expected integers or a .npy file, got 'x'"),
+        (["--kv-lengths", "99"], "kv_lengths: "),
+        (["--scale", "nan"], "scale: "),
+        (["--threads", "0"], "num_threads: "),
+        (["--isa", "mmx"], "mmx"),
+        (["--lse", "/no/such/folder/lse.npy"], "no such directory"),
+    ],
+)
+def test_run_bad_options(files, options, message, capsys):
+    folder, _ = files
+    assert cli.main(command(folder, *options)) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (folder / "out.npy").exists()
+
+
+@pytest.mark.parametrize("index", range(40))
+def test_operations_of_run_are_those_of_allowed_scores(index):
+    problem = random_problem(11, index)
+    names = ("attn_mask", "q_offset", "kv_lengths", "kv_starts", "window_size")
+    keywords = dict.fromkeys(names) | {"layout": "bhsd", "causal": False} | problem.options
+    oracle_options = {name: v for name, v in problem.options.items() if name != "out"}
+    scores = reference.attention(*problem.clean, **oracle_options, return_scores="masked")[1]
+    depth = problem.arrays[0].shape[-1] + problem.arrays[2].shape[-1]
+    assert run._flops(problem.arrays, keywords) == 2 * depth * np.count_nonzero(scores > -np.inf)
+
+
+def test_random_problems_are_reproducible_and_various():
+    problems = [random_problem(0, index) for index in range(200)]
+    again = random_problem(0, 17)
+    for one, other in zip(problems[17].arrays, again.arrays, strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one.strides == other.strides
+    assert {problem.dtype for problem in problems} == set(DTYPES)
+    assert {problem.arrays[0].ndim for problem in problems} == {2, 3, 4, 5}
+    used = set().union(*(problem.options for problem in problems))
+    assert used == {
+        "attn_mask", "causal", "window_size", "scale", "softcap", "alibi_slopes", "sinks",
+        "q_offset", "kv_lengths", "kv_starts", "layout", "out",
+    }  # fmt: skip
+    poisoned = [p for p in problems if any(np.isnan(array).any() for array in p.arrays)]
+    assert len(poisoned) > 20
+    assert not any(np.isnan(array).any() for problem in problems for array in problem.clean)
+    assert any(stride < 0 for p in problems for array in p.arrays for stride in array.strides)
+
+
+def test_plain_progress_bar_without_rich(monkeypatch, capsys):
+    real_import = builtins.__import__
+
+    def no_rich(name, *rest):
+        if name.split(".")[0] == "rich":
+            raise ImportError(name)
+        return real_import(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", no_rich)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with progress.bar("work") as update:
+        update(0.5, "half")
+        update(1.0)
+    error = capsys.readouterr().err
+    assert "work [###############" in error
+    assert "100%" in error

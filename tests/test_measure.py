@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: MIT
+"""The measuring tools: what is counted, what is timed, that a wrong result has no figure."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+import fastattn
+from fastattn import reference
+from fastattn.measure import limits, peers, problems, runner, table, timing
+from fastattn.measure.problems import Problem
+
+SMALL = Problem(B=2, Hq=4, Hkv=2, Sq=20, D=8)
+
+
+class Exact(peers.Peer):
+    """The oracle as a peer."""
+
+    name, version = "exact", "1"
+
+    def prepare(self, problem, inputs):
+        """Bind the oracle."""
+        options = {"attn_mask": inputs.mask, "causal": problem.causal}
+        options["kv_lengths"] = inputs.kv_lengths
+        tensors = inputs.q, inputs.k, inputs.v
+        dtype = inputs.q.dtype
+        return peers.Prepared(lambda: reference.attention(*tensors, **options, dtype=dtype))
+
+
+class Wrong(Exact):
+    """Nearly right: forgets causality, or one element is off."""
+
+    name = "wrong"
+
+    def prepare(self, problem, inputs):
+        """Bind the oracle and spoil it."""
+        call = super().prepare(problem, inputs).call
+        return peers.Prepared(lambda: call() + self.off(problem))
+
+    def off(self, problem):
+        """Return what is added."""
+        spoiled = np.zeros((problem.B, problem.Hq, problem.Sq, problem.Dv), np.float32)
+        spoiled[0, 0, 0] = 0.01
+        return spoiled
+
+
+class Broken(Exact):
+    """Raises."""
+
+    name = "broken"
+
+    def prepare(self, problem, inputs):
+        """Raise."""
+        raise RuntimeError("no kernel\nwith a long story")
+
+
+class Silent(Exact):
+    """Cannot do this."""
+
+    name = "silent"
+
+    def supports(self, problem):
+        """Nothing."""
+        return "not today"
+
+
+def measured(*contestants, problem=SMALL, **options):
+    """Measure in the shortest way."""
+    return runner.measure(problem, [each(1) for each in contestants], rounds=3, **options)
+
+
+def test_pairs_are_those_the_oracle_allows():
+    special = {
+        "causal": True, "mask": "blocks", "Sq": 150, "Sk": 170, "B": 2, "Hq": 2, "D": 4,
+    }  # fmt: skip
+    for options in (special, special | {"padded": True}, special | {"mask": "random"}):
+        problem = Problem(**options)
+        inputs = problem.inputs()
+        scores = reference.attention(
+            inputs.q, inputs.k, inputs.v, attn_mask=inputs.mask, causal=True,
+            kv_lengths=inputs.kv_lengths, q_offset=20, return_scores="masked",
+        )[1]  # fmt: skip
+        assert problem.pairs() == np.count_nonzero(scores > -np.inf)
+        assert problem.flops() == 16 * problem.pairs()
+
+
+def test_pairs_of_simple_problems():
+    assert SMALL.pairs() == 2 * 4 * 20 * 20
+    assert Problem(Sq=10, causal=True).pairs() == 55
+    assert Problem(Sq=64, D=8, Dv=4).flops() == 2 * 12 * 64 * 64
+    assert problems.allowed_pairs(4, 4, window=(1, 0)) == 7
+    mask = np.array([[0.0, -np.inf, 1.0]])
+    assert problems.allowed_pairs(4, 3, mask=mask) == 8
+
+
+def test_block_mask_is_half_empty_and_leaves_no_row_without_keys():
+    mask = Problem(Sq=1024, mask="blocks").inputs().mask
+    blocks = mask.reshape(16, 64, 16, 64)
+    assert (blocks.all((1, 3)) == blocks.any((1, 3))).all()
+    assert blocks.any((1, 3)).mean() == 0.5
+    assert mask.any(1).all()
+
+
+@pytest.mark.parametrize("name", [*problems.SUITES, "all"])
+def test_suites(name):
+    chosen = problems.suite(name)
+    labels = [problem.label for problem in chosen]
+    assert len(labels) == len(set(labels)) > 0
+
+
+def test_prefill_grid_is_the_one_that_is_promised():
+    shapes = [(p.Sq, p.D) for p in problems.suite("causal")]
+    lengths = (256, 512, 1024, 2048, 4096)
+    assert sorted(shapes) == [(n, d) for n in lengths for d in (64, 128)]
+    assert all(p.Hq == 8 and p.B == 1 and p.causal for p in problems.suite("causal"))
+
+
+@pytest.mark.parametrize(
+    "options", [{"mask": "holes"}, {"Hq": 3, "Hkv": 2}, {"Sq": 0, "Sk": -1}, {"B": 0}]
+)
+def test_bad_problems(options):
+    with pytest.raises(ValueError, match=r"mask|shape"):
+        Problem(**options)
+
+
+def test_interleaved_rounds():
+    log = []
+    calls = {
+        name: lambda name=name: log.append(name) or time.sleep(2e-3) for name in ("a", "b", "c")
+    }
+    run = timing.interleave(calls, meters={"m": lambda: 5.0}, rounds=6, settle=0)
+    assert {name: len(t.samples) for name, t in run.timings.items()} == dict.fromkeys("abc", 6)
+    assert run.rates["m"].tolist() == [5.0] * 6
+    # Each sample is one untimed and one timed call; the calls before it found that out.
+    rounds = np.array(log[-36:]).reshape(6, 6)
+    assert all(sorted(each) == list("aabbcc") for each in rounds.tolist())
+    assert len({tuple(each) for each in rounds.tolist()}) > 3
+    assert 0.5 < run.ratio("a", "b") < 2
+    assert run.share("a", "m", work=5.0) == pytest.approx(1 / run.timings["a"].median, rel=0.5)
+
+
+def test_short_calls_are_repeated():
+    run = timing.interleave({"nothing": lambda: None}, rounds=3, settle=0)
+    timed = run.timings["nothing"]
+    assert timed.calls > 100
+    assert timed.median < 1e-5
+
+
+def test_statistics():
+    timed = timing.Timing(np.array([1.0, 2.0, 3.0, 4.0, 100.0]))
+    assert timed.median == 3.0
+    assert timed.quartiles == (2.0, 4.0)
+    assert timed.outliers == 1
+    assert timed.noise == pytest.approx(1.57 * 2 / 5**0.5 / 3)
+    assert timing.geomean([1.0, 4.0]) == pytest.approx(2.0)
+    assert np.isnan(timing.geomean([]))
+
+
+def test_a_wrong_peer_has_no_figure():
+    row = measured(Exact, Wrong, Broken, Silent)
+    assert row.measured
+    assert row.failed
+    assert row.peers == []
+    assert row.best_peer is None
+    assert "WrongResultError" in row.entries["wrong"].note
+    assert row.entries["broken"].note == "RuntimeError: no kernel"
+    assert row.entries["silent"].note == "not today"
+    assert not row.entries["silent"].failed
+    _, [line] = table.cells([row])
+    assert line[-3:] == ["wrong", "wrong", "-"]
+    assert "SMALL" not in line
+    assert any("wrong: WrongResultError" in text for text in table.summary([row]))
+
+
+def test_a_wrong_subject_has_no_figure_either():
+    row = measured(Wrong, Exact)
+    assert not row.measured
+    assert row.failed
+    _, [line] = table.cells([row])
+    assert line[1] == "wrong"
+    json.dumps(table.as_json([row]))
+
+
+def test_check_rejects_shape_and_nan():
+    inputs = SMALL.inputs()
+    right = reference.attention(inputs.q, inputs.k, inputs.v)
+    spoiled = right.copy()
+    spoiled[1, 3, 19, 7] = np.nan
+    assert peers.check(peers.Prepared(lambda: right), SMALL, inputs) < 1e-15
+    for result, message in ((spoiled, "NaN"), (right[0], "shape")):
+        with pytest.raises(peers.WrongResultError, match=message):
+            peers.check(peers.Prepared(lambda result=result: result), SMALL, inputs)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem(B=2, Hq=4, Sq=40, D=16),
+        Problem(B=2, Hq=4, Hkv=2, Sq=40, D=16),
+        Problem(Hq=2, Sq=40, D=16, causal=True),
+        Problem(Hq=2, Sq=130, D=16, mask="blocks"),
+        Problem(Hq=2, Sq=40, D=16, mask="random"),
+        Problem(Hq=2, Sq=40, D=16, mask="float"),
+        Problem(B=3, Hq=2, Sq=40, D=16, padded=True),
+        Problem(Hq=2, Sq=7, Sk=40, D=16, causal=True),
+        Problem(Hq=2, Sq=40, D=16, dtype="float64"),
+    ],
+    ids=lambda p: f"{p.label} {p.dtype}".replace(" ", "-"),
+)
+@pytest.mark.parametrize("name", ["fastattn", *peers.classes()])
+def test_every_installed_peer_is_right(name, problem):
+    known = peers.classes() | {"fastattn": peers.Fastattn}
+    if not known[name].available():
+        pytest.skip("not installed")
+    peer = known[name](1)
+    if reason := peer.supports(problem):
+        pytest.skip(reason)
+    inputs = problem.inputs()
+    assert peers.check(peer.prepare(problem, inputs), problem, inputs) < 1e-5
+    assert peer.version
+
+
+def test_select_names_what_there_is():
+    with pytest.raises(ValueError, match="peer 'cuda': expected one of numpy, torch"):
+        peers.select(["cuda"], 1)
+    assert [peer.name for peer in peers.select(["numpy"], 1)] == ["numpy"]
+
+
+def test_limits_are_plausible():
+    isa = fastattn.isa()
+    peak = limits.FmaPeak(isa, "float32", 1)()
+    assert 1e8 < peak < 1e13
+    rate = limits.ReadBandwidth(isa, 1 << 16, 1)()
+    assert 1e7 < rate < 1e13
+    sizes = limits.working_sets(2)
+    assert sizes["L2"] < sizes["DRAM"]
+
+
+def test_share_of_peak():
+    row = measured(Exact, peak=lambda: 1e12)
+    assert row.share() == pytest.approx(row.gflops() / 1e3, rel=0.5)
+    assert measured(Exact).share() is None
+
+
+def test_forced_isa_is_the_one_that_runs():
+    seen = []
+    original = fastattn.attention
+    fastattn.attention = lambda *a, **o: seen.append(fastattn.isa()) or original(*a, **o)
+    try:
+        call = peers.Fastattn(1, "scalar").prepare(SMALL, SMALL.inputs()).call
+    finally:
+        fastattn.attention = original
+    call()
+    assert seen == ["scalar"]
+
+
+def test_texts():
+    assert table.seconds_text(4.2e-6) == "4.20 us"
+    assert table.seconds_text(35e-3) == "35.0 ms"
+    assert table.seconds_text(1.2) == "1.20 s"
+    assert table.seconds_text(999.7e-6) == "1.00 ms"
+    assert table.ratio_text(1.234) == "1.23x"
+    headings, lines = ["problem", "time"], [["a", "1"], ["long one", "22"]]
+    assert table.plain(headings, lines).splitlines() == [
+        "problem   time",
+        "--------  ----",
+        "a            1",
+        "long one    22",
+    ]
+    assert table.markdown(headings, lines).splitlines() == [
+        "| problem | time |",
+        "| :--- | ---: |",
+        "| a | 1 |",
+        "| long one | 22 |",
+    ]
+
+
+def test_summary_and_json():
+    class Other(Exact):
+        name = "other"
+
+    rows = [measured(Exact, Other), measured(Exact, Other, problem=Problem(Sq=9, causal=True))]
+    text = table.summary(rows)
+    assert text[0].startswith("full: ")
+    assert "(geometric mean of 1," in text[0]
+    assert text[1].startswith("causal: ")
+    data = json.loads(json.dumps(table.as_json(rows)))
+    assert data[0]["entries"]["other"]["rounds"] == 3
+    assert data[1]["causal"] is True
+    assert table.versions(rows) == {"exact": "1", "other": "1"}

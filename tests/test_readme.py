@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: MIT
+"""What the README and the docstrings show does what they say."""
+
+import doctest
+import inspect
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import fastattn
+from fastattn import _core
+
+README = Path(__file__).parent.parent / "README.md"
+TEXT = README.read_text(encoding="utf-8") if README.exists() else ""
+SNIPPETS = re.findall(r"```python\n(.*?)```", TEXT, flags=re.S)
+
+
+def test_there_are_snippets():
+    assert SNIPPETS
+
+
+@pytest.mark.parametrize("code", SNIPPETS, ids=range(len(SNIPPETS)))
+def test_snippet(code):
+    exec(compile(code, "README.md", "exec"), {})
+
+
+def test_docstrings():
+    # The function hides the module of its name from an import statement.
+    module = sys.modules["fastattn.attention"]
+    result = doctest.testmod(module)
+    assert result.attempted > 0 and result.failed == 0
+
+
+def test_kernel_table_is_complete():
+    listed = set(re.findall(r"^\| `(\w+)`.*\| yes \| yes \|", TEXT, flags=re.M))
+    assert set(_core.isa_table()) <= listed
+
+
+def test_option_table_is_complete():
+    options = inspect.signature(fastattn.attention).parameters
+    section = TEXT[TEXT.index("## Options of") : TEXT.index("## Kernels")]
+    missing = [name for name in options if not re.search(rf"\b{name}\b", section)]
+    assert missing == []
