@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError, LinkError
 from setuptools.modified import newer_group
 
 MACHINE = platform.machine().lower()
@@ -30,10 +31,14 @@ COMMON = {
 }
 # Link-time optimisation may move code of one instruction set into another's functions.
 ISOLATED = {"unix": ["-fno-lto"], "msvc": ["/GL-"]}
-OPENMP = {"unix": ["-fopenmp"], "msvc": ["/openmp"]}
 SOURCES = sorted(glob("src_c/*.c"))
 HEADERS = [str(path) for path in Path("src_c").rglob("*") if path.suffix in (".h", ".inc", ".c")]
 LIBRARIES = {"win32": "fastattn.dll", "darwin": "libfastattn.dylib"}
+PROBE = """#include <pthread.h>
+#include <stdatomic.h>
+static atomic_int ready;
+int main(void) { return pthread_atfork(0, 0, 0) + atomic_load(&ready); }
+"""
 LIMITED_API = "0x030B0000"
 
 
@@ -42,14 +47,15 @@ class BuildExt(build_ext):
 
     def build_extensions(self):
         kind = "msvc" if self.compiler.compiler_type == "msvc" else "unix"
-        openmp = OPENMP[kind] if self.has_openmp(OPENMP[kind]) else []
-        if not openmp:
-            print("fastattn: the compiler has no OpenMP; building a serial library", flush=True)
+        threads = ["-pthread"] if kind == "unix" and self.has_threads() else []
+        if not threads:
+            print("fastattn: no POSIX threads and atomics; building a serial library", flush=True)
         isas = [
             name for name, (machines, *_) in ISAS.items() if not machines or MACHINE in machines
         ]
         have = [(f"FA_HAVE_{name.upper()}", "1") for name in isas]
-        objects = [self.compile(path, [*COMMON[kind], *openmp], have) for path in SOURCES]
+        have += [("FA_HAVE_THREADS", "1")] if threads else []
+        objects = [self.compile(path, [*COMMON[kind], *threads], have) for path in SOURCES]
         for name in isas:
             flags = [*COMMON[kind], *ISAS[name][2 if kind == "msvc" else 1], *ISOLATED[kind]]
             for bits in REALS:
@@ -57,10 +63,9 @@ class BuildExt(build_ext):
                 objects.append(self.compile(f"src_c/isa/{name}.c", flags, macros, f"_f{bits}"))
         for extension in self.extensions:
             extension.extra_objects += objects
-            if kind == "unix":
-                extension.extra_link_args += openmp
+            extension.extra_link_args += threads
         super().build_extensions()
-        self.link_library(objects, kind, openmp)
+        self.link_library(objects, kind, threads)
 
     def compile(self, path, flags, macros, suffix=""):
         """Compile one file if it or any header is newer than its object."""
@@ -76,34 +81,35 @@ class BuildExt(build_ext):
             )
         return target
 
-    def has_openmp(self, flags):
-        """Whether a program with OpenMP compiles and links; FASTATTN_NO_OPENMP=1 says no."""
-        if os.environ.get("FASTATTN_NO_OPENMP"):
+    def has_threads(self):
+        """Whether a program with POSIX threads and C11 atomics compiles and links.
+
+        FASTATTN_NO_THREADS=1 says no.
+        """
+        if os.environ.get("FASTATTN_NO_THREADS"):
             return False
         with tempfile.TemporaryDirectory() as directory:
             source = Path(directory, "probe.c")
-            source.write_text(
-                "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }"
-            )
+            source.write_text(PROBE)
             try:
                 objects = self.compiler.compile(
-                    [str(source)], output_dir=directory, extra_postargs=flags
+                    [str(source)], output_dir=directory, extra_postargs=["-std=c11", "-pthread"]
                 )
                 self.compiler.link_executable(
-                    objects, "probe", output_dir=directory, extra_postargs=flags
+                    objects, "probe", output_dir=directory, extra_postargs=["-pthread"]
                 )
-            except Exception:
+            except (CompileError, LinkError):
                 return False
         return True
 
-    def link_library(self, objects, kind, openmp):
+    def link_library(self, objects, kind, threads):
         """libfastattn, for programs in C: inside the package, found by fastattn.get_library()."""
         package = Path(self.get_ext_fullpath("fastattn._core")).parent
         target = package / "lib" / LIBRARIES.get(sys.platform, "libfastattn.so")
         (package / "include").mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(exist_ok=True)
         if self.force or newer_group(objects, str(target)):
-            libraries, flags = (["m"], openmp) if kind == "unix" else ([], [])
+            libraries, flags = (["m"], threads) if kind == "unix" else ([], [])
             self.compiler.link_shared_object(
                 objects, str(target), libraries=libraries, extra_postargs=flags
             )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The command line: ``python -m fastattn {info,check,bench,run}``."""
+"""The command line: ``python -m fastattn {info,check,bench,demo,run}``."""
 
 import sys
 

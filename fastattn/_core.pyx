@@ -10,7 +10,7 @@ from libc.string cimport memset
 cimport numpy as cnp
 from fastattn.capi cimport (
     FA_BOOL, FA_FLOAT32, FA_FLOAT64, FA_MAX_LEAD, FA_NO_MEMORY, FA_OK, FA_UNSUPPORTED_ISA,
-    fa_args, fa_attention, fa_attention_weights, fa_dtype, fa_has_openmp, fa_isa_default,
+    fa_args, fa_attention, fa_attention_weights, fa_dtype, fa_has_threads, fa_isa_default,
     fa_isa_missing, fa_isa_name, fa_max_threads, fa_status, fa_tensor,
 )
 
@@ -159,12 +159,12 @@ cdef fa_dtype real_type(array):
 
 
 def max_threads():
-    """OpenMP's number of threads, capped by the CPUs that this process may use."""
+    """CPUs that this process may use, or OMP_NUM_THREADS if that is less."""
     return fa_max_threads()
 
 
-def has_openmp():
-    return bool(fa_has_openmp())
+def has_threads():
+    return bool(fa_has_threads())
 
 
 def isa_table():

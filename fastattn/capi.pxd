@@ -62,4 +62,4 @@ cdef extern from "fastattn.h" nogil:
     const char *fa_isa_missing(int index)
     const char *fa_isa_default()
     int fa_max_threads()
-    int fa_has_openmp()
+    int fa_has_threads()

@@ -22,7 +22,7 @@ def config():
     -------
     dict
         version, isa (active), isas (name: "available" or why not), cpu, caches (name: bytes),
-        threads, openmp, python, numpy.
+        threads, parallel (built with threads), python, numpy.
     """
     missing = _core.isa_table()
     return {
@@ -32,7 +32,7 @@ def config():
         "cpu": _cpu(),
         "caches": _caches(),
         "threads": get_num_threads(),
-        "openmp": _core.has_openmp(),
+        "parallel": _core.has_threads(),
         "python": platform.python_version(),
         "numpy": np.__version__,
     }
@@ -48,8 +48,8 @@ def show_config():
     print(f"ISA      {facts['isa']} (active)")
     for name, state in facts["isas"].items():
         print(f"         {name}: {state}")
-    parallel = "OpenMP" if facts["openmp"] else "built without OpenMP: serial"
-    print(f"threads  {facts['threads']} ({parallel})")
+    serial = "" if facts["parallel"] else " (built without threads: serial)"
+    print(f"threads  {facts['threads']}{serial}")
 
 
 def get_include():

@@ -34,8 +34,8 @@ def set_num_threads(n):
 def get_num_threads():
     """Number of threads that a call made here would use.
 
-    Without a setting: OpenMP's (``OMP_NUM_THREADS``, threadpoolctl), at most the CPUs that this
-    process may run on and the quota of its container (cgroup).
+    Without a setting: ``OMP_NUM_THREADS``, at most the CPUs that this process may run on and the
+    quota of its container (cgroup).
 
     Returns
     -------

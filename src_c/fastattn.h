@@ -62,7 +62,7 @@ typedef struct {
     const double *alibi;                         /* NULL or (batches, q_heads) */
     const double *sinks;                         /* NULL or (q_heads) */
 
-    int threads;     /* 0: OpenMP's setting */
+    int threads;     /* 0: fa_max_threads() */
     const char *isa; /* NULL: FASTATTN_ISA of the environment, or the best there is */
 } fa_args;
 
@@ -78,10 +78,10 @@ FA_API const char *fa_isa_missing(int index);
 /* What fa_attention would use with isa = NULL; NULL when FASTATTN_ISA cannot be used. */
 FA_API const char *fa_isa_default(void);
 
-/* OpenMP's number of threads capped by the CPUs this process may use; 1 in a forked child of a
- * process that has already run a parallel call, and when built without OpenMP. */
+/* The CPUs this process may use, or OMP_NUM_THREADS if that is less; 1 when built without threads.
+ */
 FA_API int fa_max_threads(void);
-FA_API int fa_has_openmp(void);
+FA_API int fa_has_threads(void);
 
 #ifdef __cplusplus
 }

@@ -1,71 +1,246 @@
 /* SPDX-License-Identifier: MIT */
+#if defined(__linux__) && !defined(_GNU_SOURCE)
+#define _GNU_SOURCE /* sched_getaffinity */
+#endif
 #include "parallel.h"
+
+#include <stdlib.h>
 
 #include "fastattn.h"
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+static void run_alone(int64_t tasks, fa_task *run, void *context)
+{
+    for (int64_t task = 0; task < tasks; ++task) run(context, task, 0);
+}
 
-/* libgomp's threads do not survive a fork, and its child waits for them for ever. So a child of a
- * process that has run a parallel region computes alone. */
-#if defined(_OPENMP) && !defined(_WIN32)
+#if defined(FA_HAVE_THREADS)
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
 
-static volatile int forked;
+enum {
+    JOBS = 16,         /* calls that can have helpers at the same time; further ones run alone */
+    MAX_HELPERS = 255, /* of all calls together */
+    SPIN_NANOSECONDS = 50000,
+};
+
+/* state of a job: members | seats * SEAT | OPEN | TAKEN. A helper takes a seat and becomes a member
+ * in one step; it leaves as a member. No seat is given twice, so it numbers its thread. */
+enum { SEAT = 1 << 12, OPEN = 1 << 24, TAKEN = 1 << 25, MEMBERS = SEAT - 1 };
+
+typedef struct {
+    _Alignas(64) atomic_int state;
+    int seats;
+    fa_task *run;
+    void *context;
+    int64_t tasks;
+    _Alignas(64) atomic_llong next;
+} job;
+
+static job jobs[JOBS];
+static atomic_uint opened; /* counts jobs that were opened: what idle helpers look at */
+static atomic_int sleepers, helpers;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
 static pthread_once_t watched = PTHREAD_ONCE_INIT;
 
-static void in_child(void) { forked = 1; }
-static void watch(void) { pthread_atfork(0, 0, in_child); }
-static void watch_forks(void) { pthread_once(&watched, watch); }
-static int alone(void) { return forked; }
-#else
-static void watch_forks(void) {}
-static int alone(void) { return 0; }
-#endif
-
-#ifdef _OPENMP
-int fa_has_openmp(void) { return 1; }
-
-int fa_max_threads(void)
+static void relax(void)
 {
-    const int setting = omp_get_max_threads(), processors = omp_get_num_procs();
-    if (alone()) return 1;
-    return setting < processors ? setting : processors;
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
 }
-#else
-int fa_has_openmp(void) { return 0; }
-int fa_max_threads(void) { return 1; }
-#endif
 
-int fa_threads_for(int wanted)
+static int64_t now(void)
 {
-    if (alone() || !fa_has_openmp()) return 1;
-    return wanted > 0 ? wanted : fa_max_threads();
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+static void work(job *at, int thread)
+{
+    for (;;) {
+        const int64_t task = atomic_fetch_add_explicit(&at->next, 1, memory_order_relaxed);
+        if (task >= at->tasks) return;
+        at->run(at->context, task, thread);
+    }
+}
+
+/* ---- a helper ---- */
+
+static void help(job *at)
+{
+    int state = atomic_load_explicit(&at->state, memory_order_acquire);
+    while (state & OPEN && (state & ~OPEN & ~TAKEN) >= SEAT) {
+        if (!atomic_compare_exchange_weak(&at->state, &state, state - SEAT + 1)) continue;
+        const int seats = (state & ~OPEN & ~TAKEN) / SEAT;
+        work(at, at->seats - seats + 1);
+        atomic_fetch_sub_explicit(&at->state, 1, memory_order_release);
+        return;
+    }
+}
+
+static void wait_for_job(unsigned seen)
+{
+    const int64_t end = now() + SPIN_NANOSECONDS;
+    do {
+        for (int turn = 0; turn < 32; ++turn) {
+            if (atomic_load(&opened) != seen) return;
+            relax();
+        }
+    } while (now() < end);
+    pthread_mutex_lock(&mutex);
+    atomic_fetch_add(&sleepers, 1);
+    while (atomic_load(&opened) == seen) pthread_cond_wait(&wake, &mutex);
+    atomic_fetch_sub(&sleepers, 1);
+    pthread_mutex_unlock(&mutex);
+}
+
+static void *helper(void *unused)
+{
+    unsigned seen = 0;
+    for (;;) {
+        wait_for_job(seen);
+        seen = atomic_load(&opened);
+        for (int n = 0; n < JOBS; ++n) help(&jobs[n]);
+    }
+    return unused;
+}
+
+/* ---- fork: threads do not survive it; the child starts with an empty pool ---- */
+
+static void before_fork(void) { pthread_mutex_lock(&mutex); }
+static void in_parent(void) { pthread_mutex_unlock(&mutex); }
+
+static void in_child(void)
+{
+    pthread_mutex_init(&mutex, NULL);
+    pthread_cond_init(&wake, NULL);
+    for (int n = 0; n < JOBS; ++n) atomic_store(&jobs[n].state, 0);
+    atomic_store(&sleepers, 0);
+    atomic_store(&helpers, 0);
+}
+
+static void watch_forks(void) { pthread_atfork(before_fork, in_parent, in_child); }
+
+/* ---- a caller ---- */
+
+/* Helpers take no signals: those are for the program's own threads. */
+static void hire(int wanted)
+{
+    sigset_t all, before;
+    pthread_once(&watched, watch_forks);
+    pthread_mutex_lock(&mutex);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (atomic_load(&helpers) < wanted) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, helper, NULL)) break; /* fewer will do */
+        pthread_detach(thread);
+        atomic_fetch_add(&helpers, 1);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_mutex_unlock(&mutex);
+}
+
+static job *take_job(void)
+{
+    for (int n = 0; n < JOBS; ++n) {
+        int nobody = 0;
+        if (atomic_compare_exchange_strong(&jobs[n].state, &nobody, TAKEN)) return &jobs[n];
+    }
+    return NULL;
+}
+
+static void open_job(job *at)
+{
+    atomic_store_explicit(&at->state, TAKEN | OPEN | at->seats * SEAT, memory_order_release);
+    atomic_fetch_add(&opened, 1);
+    if (atomic_load(&sleepers) == 0) return;
+    pthread_mutex_lock(&mutex);
+    pthread_cond_broadcast(&wake);
+    pthread_mutex_unlock(&mutex);
+}
+
+/* No helper comes in any more; those that are in finish their task. */
+static void close_job(job *at)
+{
+    atomic_fetch_and(&at->state, ~OPEN);
+    for (int turn = 0; atomic_load_explicit(&at->state, memory_order_acquire) & MEMBERS; ++turn) {
+        if (turn < 4096) relax();
+        else sched_yield();
+    }
+    atomic_store_explicit(&at->state, 0, memory_order_release);
 }
 
 void fa_parallel_for(int64_t tasks, int threads, fa_task *run, void *context)
 {
     if (threads > tasks) threads = (int)tasks;
-    if (threads <= 1 || alone()) {
-        for (int64_t task = 0; task < tasks; ++task) run(context, task, 0);
+    if (threads > MAX_HELPERS) threads = MAX_HELPERS;
+    job *at = threads > 1 ? take_job() : NULL;
+    if (!at) {
+        run_alone(tasks, run, context);
         return;
     }
-#ifdef _OPENMP
-    watch_forks();
-    int64_t next = 0;
-#pragma omp parallel num_threads(threads) default(none) shared(next, tasks, run, context)
-    {
-        const int thread = omp_get_thread_num();
-        for (;;) {
-            int64_t task;
-#pragma omp atomic capture
-            task = next++;
-            if (task >= tasks) break;
-            run(context, task, thread);
-        }
-    }
-#else
-    watch_forks();
+    if (atomic_load(&helpers) < threads - 1) hire(threads - 1);
+    at->seats = threads - 1;
+    at->run = run;
+    at->context = context;
+    at->tasks = tasks;
+    atomic_store(&at->next, 0);
+    open_job(at);
+    work(at, 0);
+    close_job(at);
+}
+
+/* ---- how many ---- */
+
+static int processors(void)
+{
+#if defined(__linux__)
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return CPU_COUNT(&allowed);
 #endif
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? (int)online : 1;
+}
+
+int fa_has_threads(void) { return 1; }
+
+/* Asked once, like OpenMP does: the answer takes a system call. */
+int fa_max_threads(void)
+{
+    static atomic_int known;
+    int count = atomic_load_explicit(&known, memory_order_relaxed);
+    if (count) return count;
+    const char *setting = getenv("OMP_NUM_THREADS");
+    const long wished = setting ? strtol(setting, NULL, 10) : 0;
+    count = processors();
+    if (wished > 0 && wished < count) count = (int)wished;
+    atomic_store_explicit(&known, count, memory_order_relaxed);
+    return count;
+}
+
+#else
+int fa_has_threads(void) { return 0; }
+int fa_max_threads(void) { return 1; }
+
+void fa_parallel_for(int64_t tasks, int threads, fa_task *run, void *context)
+{
+    (void)threads;
+    run_alone(tasks, run, context);
+}
+#endif
+
+int fa_threads_for(int wanted)
+{
+    if (!fa_has_threads()) return 1;
+    return wanted > 0 ? wanted : fa_max_threads();
 }

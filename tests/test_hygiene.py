@@ -71,7 +71,7 @@ def test_include_directions(path):
         assert included <= ALLOWED_INCLUDES[folder] | own
     elif path.name in ("kernels.h", "fastattn.h", "platform.h"):
         assert included <= {"stddef.h", "stdint.h", "platform.h"}
-    assert "omp.h" not in included or path.name == "parallel.c"
+    assert not {"pthread.h", "stdatomic.h"} & included or path.name == "parallel.c"
     assert "Python.h" not in included
 
 

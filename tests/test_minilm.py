@@ -7,12 +7,12 @@ dividing by small deviations, float32 rounding alone leaves about 1e-7 of it.
 
 import importlib.metadata
 
-import minilm
 import numpy as np
 import pytest
 
 import fastattn
 from fastattn import reference
+from fastattn.cli import minilm
 
 try:
     minilm.find_directory()

@@ -151,7 +151,7 @@ def test_cgroup_quota(tmp_path):
 @pytest.mark.no_sanitizer
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_fork():
-    """A child of a process that has computed in parallel computes too, alone, and never hangs."""
+    """A child of a process that has computed in parallel computes too, and never hangs."""
     result = python(
         """
         import os, sys, numpy as np, fastattn
@@ -161,7 +161,7 @@ def test_fork():
             child = os.fork()
             if child == 0:
                 same = np.array_equal(fastattn.attention(q, q, q, num_threads=2), expected)
-                os._exit(0 if same and fastattn.get_num_threads() == 1 else 1)
+                os._exit(0 if same else 1)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
             assert np.array_equal(fastattn.attention(q, q, q, num_threads=2), expected)
         """

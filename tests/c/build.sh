@@ -8,7 +8,7 @@ compiler=${1:?compiler or simde}
 emulator=${2:-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-flags=(-std=c11 -O2 -ffp-contract=off -Wall -Wextra -Isrc_c -fopenmp)
+flags=(-std=c11 -O2 -ffp-contract=off -Wall -Wextra -Isrc_c -pthread -DFA_HAVE_THREADS)
 sources=(src_c/attention.c src_c/blockmap.c src_c/dispatch.c src_c/parallel.c src_c/plan.c
          src_c/schedule.c src_c/source.c src_c/worker.c)
 isas=(scalar)

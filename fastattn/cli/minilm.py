@@ -83,6 +83,19 @@ def linear(x, weight, bias):
     return out
 
 
+def numpy_attention(q, k, v, *, kv_lengths):
+    """softmax(q k^T / sqrt(depth)) v in float32, the usual way: the score table in memory."""
+    scores = np.matmul(q, k.swapaxes(-1, -2))
+    scores *= np.float32(q.shape[-1] ** -0.5)
+    padding = np.arange(k.shape[-2]) >= np.asarray(kv_lengths)[:, None]
+    if padding.any():
+        np.copyto(scores, -np.inf, where=padding[:, None, None, :])
+    scores -= scores.max(-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(-1, keepdims=True)
+    return np.matmul(scores, v)
+
+
 class Encoder:
     """The sentence encoder: token ids in, unit vectors of 384 numbers out.
 
@@ -93,7 +106,7 @@ class Encoder:
     """
 
     def __init__(self, directory=None):
-        # Imported here, so that a test run without the two packages can skip rather than fail.
+        # Imported here: the package itself depends on NumPy alone.
         import safetensors.numpy
         import tokenizers
 

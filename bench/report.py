@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: MIT
+"""Measure every figure that the package is held to, and write the results down.
+
+    python bench/report.py                       # everything; writes results and README
+    python bench/report.py --only peak,masks     # some sections, printed only
+    python bench/report.py --quick               # small sizes: does it run? printed only
+
+Writes bench/results/<date>-<cpu>.json and .md, and replaces what stands in README.md between
+<!-- bench:begin --> and <!-- bench:end -->.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import figures
+import machine
+
+import fastattn
+from fastattn.measure import limits, table
+
+ROOT = Path(__file__).resolve().parents[1]
+BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+
+
+def measure(names, settings, say):
+    """Run the sections; return (figures, rows)."""
+    found, rows = [], []
+    for name in names:
+        begin = time.perf_counter()
+        section_figures, section_rows = figures.SECTIONS[name](settings)
+        found += section_figures
+        rows += section_rows
+        say(f"{name}: {time.perf_counter() - begin:.0f} s")
+        if section_rows:
+            table.show(*table.cells(section_rows))
+        table.show(figures.HEADINGS, [figure.cells() for figure in section_figures])
+        print()
+    return found, rows
+
+
+def as_markdown(known, measured, found, rows):
+    """Return the whole report."""
+    parts = [f"# {machine.heading(known)}", versions_line(rows)]
+    parts += ["## Figures", table.markdown(figures.HEADINGS, [each.cells() for each in found])]
+    if rows:
+        parts += ["## Against other libraries", table.markdown(*table.cells(rows))]
+        parts += ["\n".join(f"- {line}" for line in table.summary(rows))]
+    parts += ["## Limits", table.markdown(*machine.peak_cells(measured))]
+    parts += [table.markdown(*machine.bandwidth_cells(measured))]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def versions_line(rows):
+    """Return one line with the version of everything that was compared."""
+    return ", ".join(f"{name} {version}" for name, version in table.versions(rows).items())
+
+
+def readme_part(known, found, rows):
+    """Return what goes into README.md."""
+    lines = [
+        f"{machine.heading(known)}. Time is the median of interleaved repeats, peak what a "
+        "register-only FMA loop reaches in the same run, `vs` how many times faster than the peer.",
+        table.markdown(*table.cells(rows)),
+        "\n".join(f"- {line}" for line in table.remarks(rows)),
+        table.markdown(figures.HEADINGS, [figure.cells() for figure in found]),
+        f"Versions: {versions_line(rows)}. Made by `python bench/report.py`.",
+    ]
+    return "\n\n".join(lines)
+
+
+def replace_between(text, part):
+    """Return `text` with `part` between the markers.
+
+    Raises
+    ------
+    ValueError
+        The markers are missing or in the wrong order.
+    """
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"expected the markers {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{part}\n{END}{after}"
+
+
+def write(known, measured, found, rows):
+    """Write the results and the README's table; return the paths that were written."""
+    results = ROOT / "bench" / "results"
+    results.mkdir(exist_ok=True)
+    stem = f"{known['date'][:10]}-{machine.slug(known['cpu'])}"
+    data = {
+        "machine": known,
+        "limits": measured,
+        "figures": [vars(figure) | {"reached": figure.reached} for figure in found],
+        "rows": table.as_json(rows),
+    }
+    paths = [results / f"{stem}.json", results / f"{stem}.md"]
+    paths[0].write_text(json.dumps(data, indent=1, default=float) + "\n")
+    paths[1].write_text(as_markdown(known, measured, found, rows))
+    readme = ROOT / "README.md"
+    try:
+        text = replace_between(readme.read_text(), readme_part(known, found, rows))
+    except (OSError, ValueError) as error:
+        print(f"README.md is left as it is: {error}", file=sys.stderr)
+    else:
+        readme.write_text(text)
+        paths.append(readme)
+    return paths
+
+
+class Progress:
+    """Says which problem is being measured, once for each."""
+
+    def __init__(self, say):
+        self.say, self.last = say, None
+
+    def __call__(self, problem, part):
+        if problem is not self.last:
+            self.say(f"  {part:4.0%} {problem.label}")
+            self.last = problem
+
+
+def arguments_parser():
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", metavar="NAMES", help=f"of {','.join(figures.SECTIONS)}")
+    parser.add_argument("--quick", action="store_true", help="small sizes, nothing is written")
+    parser.add_argument("--threads", type=int, default=fastattn.get_num_threads())
+    parser.add_argument("--peers", metavar="NAMES", help="instead of every one installed")
+    parser.add_argument("--seconds", type=float, help="per problem (4; 0.3 if quick)")
+    return parser
+
+
+def main(arguments=None):
+    """Measure, print, write; return 1 if a goal was missed."""
+    parser = arguments_parser()
+    options = parser.parse_args(arguments)
+    names = options.only.split(",") if options.only else list(figures.SECTIONS)
+    if unknown := set(names) - set(figures.SECTIONS):
+        parser.error(f"--only: expected {','.join(figures.SECTIONS)}, got {','.join(unknown)}")
+
+    def say(text):
+        print(text, file=sys.stderr, flush=True)
+
+    settings = figures.Settings(
+        threads=options.threads,
+        peers=tuple(options.peers.split(",")) if options.peers else None,
+        seconds=options.seconds or (0.3 if options.quick else 4.0),
+        quick=options.quick,
+        progress=Progress(say),
+    )
+    known = machine.facts() | {"threads": options.threads}
+    print(machine.heading(known), "\n")
+    found, rows = measure(names, settings, say)
+    noise = max((row.run.noise for row in rows if row.run), default=0.0)
+    if noise > table.NOISY:
+        say(f"noisy: a median holds to {noise:.0%} only; other work on this machine?")
+    if not options.quick and not options.only:
+        for path in write(known, limits.machine(options.threads), found, rows):
+            say(f"wrote {path.relative_to(ROOT)}")
+    missed = [figure for figure in found if figure.reached is False]
+    say(f"{len(found)} figures, {len(missed)} goals missed")
+    return 1 if missed or any(row.failed for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

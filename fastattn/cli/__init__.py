@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: MIT
+"""The command line, one module per subcommand.
+
+A subcommand is a module with a function ``add(subparsers)`` that declares its options and sets
+``run``, a function of the parsed options that returns the exit code: 0 fine, 1 a check failed,
+2 bad input.
+"""
+
+import argparse
+import sys
+
+DESCRIPTION = """\
+fastattn: exact attention on CPUs.
+
+Without a subcommand: what this machine and build are, a short check against the oracle, a short
+bench and sentences through a real model, in under half a minute."""
+
+
+class UsageError(Exception):
+    """Bad input: the message goes to the user, without a traceback, with exit code 2."""
+
+
+def parser():
+    """Return the parser of the whole command line."""
+    from fastattn.cli import bench, check, demo, info, run
+
+    top = argparse.ArgumentParser(
+        prog="python -m fastattn",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    subparsers = top.add_subparsers(dest="command", metavar="{info,check,bench,demo,run}")
+    for module in (info, check, bench, demo, run):
+        module.add(subparsers)
+    return top
+
+
+def main(arguments=None):
+    """Run the command line.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Those of the process if None.
+
+    Returns
+    -------
+    int
+        Exit code.
+    """
+    options = parser().parse_args(arguments)
+    try:
+        return overview() if options.command is None else options.run(options)
+    except UsageError as error:
+        command = f" {options.command}" if options.command else ""
+        print(f"python -m fastattn{command}: error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        sys.stderr.close()
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def overview():
+    """Run info, a short check, a short bench and the demo; return the exit code."""
+    parse = parser().parse_args
+    codes = []
+    for arguments in (["info"], ["check", "--count", "100"], ["bench", "--seconds", "1"], ["demo"]):
+        options = parse(arguments)
+        codes.append(options.run(options))
+        print()
+    return max(codes)

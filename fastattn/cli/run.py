@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: MIT
+"""``run``: attention of arrays in .npy files."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from fastattn.cli import UsageError
+
+
+def add(subparsers):
+    """Declare the subcommand."""
+    parser = subparsers.add_parser(
+        "run",
+        help="attention of arrays in .npy files",
+        description="Compute attention of three .npy files (read memory-mapped) and write the "
+        "result to another one. Shapes: q (..., Hq, Sq, D), k (..., Hkv, Sk, D), "
+        "v (..., Hkv, Sk, Dv); two axes are one head. Bad input gives exit code 2 and one line.",
+    )
+    for name, what in (("q", "queries"), ("k", "keys"), ("v", "values")):
+        parser.add_argument(name, type=Path, metavar=f"{name}.npy", help=what)
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="out.npy", help="result")
+    parser.add_argument("--lse", type=Path, metavar="FILE", help="also write the log-sum-exp")
+    parser.add_argument("--mask", type=Path, metavar="FILE", help="bool (True = attend) or float")
+    parser.add_argument("--causal", action="store_true", help="no key behind the query's position")
+    parser.add_argument(
+        "--window", type=int, nargs=2, metavar=("L", "R"),
+        help="keys at most L before and R behind the position; -1 is unbounded",
+    )  # fmt: skip
+    parser.add_argument("--scale", type=float, help="of the scores (default: 1/sqrt(D))")
+    parser.add_argument("--softcap", type=float, default=0.0, help="soft limit of the scores")
+    integers = "an integer, several with commas, or a .npy file with one per batch entry"
+    parser.add_argument(
+        "--q-offset", metavar="N", help=f"position of query 0: {integers} (default: bottom right)"
+    )
+    parser.add_argument("--kv-lengths", metavar="N", help=f"keys that exist: {integers}")
+    parser.add_argument("--kv-starts", metavar="N", help=f"first key that exists: {integers}")
+    parser.add_argument(
+        "--layout", choices=("bhsd", "bshd"), default="bhsd", help="order of axes (%(default)s)"
+    )
+    parser.add_argument("--isa", help="instruction set to use instead of the best one")
+    parser.add_argument("--threads", type=int, help="number of threads")
+    parser.set_defaults(run=run)
+
+
+def run(options):
+    """Load, compute, write, print; return 0."""
+    import fastattn
+
+    for path in (options.out, options.lse):
+        if path is not None and not path.parent.is_dir():
+            raise UsageError(f"{path}: no such directory")
+    arrays = [_load(path) for path in (options.q, options.k, options.v)]
+    keywords = _keywords(options)
+    try:
+        with fastattn.use_isa(options.isa or fastattn.isa()):
+            begin = time.perf_counter()
+            out, lse = fastattn.attention(*arrays, **keywords, return_lse=True)
+            seconds = time.perf_counter() - begin
+    except (TypeError, ValueError, NotImplementedError, MemoryError) as error:
+        raise UsageError(error) from None
+    _save(options.out, out)
+    if options.lse is not None:
+        _save(options.lse, lse)
+    _report(arrays, out, keywords, seconds)
+    return 0
+
+
+def _load(path):
+    """Return the array of a .npy file, memory-mapped."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, EOFError):  # pickles are rejected, and NumPy speaks of them to everybody
+        raise UsageError(f"{path}: no readable .npy file of numbers") from None
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise UsageError(f"{path}: an .npz archive, expected a .npy file with one array")
+    return array
+
+
+def _save(path, array):
+    """Write a .npy file under exactly this name."""
+    try:
+        with path.open("wb") as file:
+            np.save(file, array)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+
+
+def _integers(name, text):
+    """Return what was given for a position: None, an int, or an array."""
+    if text is None:
+        return None
+    try:
+        values = [int(word) for word in text.split(",")]
+    except ValueError:
+        if not Path(text).exists():
+            raise UsageError(f"--{name}: expected integers or a .npy file, got {text!r}") from None
+        return np.array(_load(Path(text)))
+    return values[0] if len(values) == 1 else np.array(values)
+
+
+def _keywords(options):
+    """Return the keyword arguments of `attention`."""
+    return {
+        "attn_mask": None if options.mask is None else _load(options.mask),
+        "causal": options.causal,
+        "window_size": None if options.window is None else tuple(options.window),
+        "scale": options.scale,
+        "softcap": options.softcap,
+        "q_offset": _integers("q-offset", options.q_offset),
+        "kv_lengths": _integers("kv-lengths", options.kv_lengths),
+        "kv_starts": _integers("kv-starts", options.kv_starts),
+        "layout": options.layout,
+        "num_threads": options.threads,
+    }
+
+
+def _report(arrays, out, keywords, seconds):
+    """Print shapes, time and speed."""
+    from fastattn.measure import table
+
+    shapes = zip(("q", "k", "v", "out"), (*arrays, out), strict=True)
+    text = ", ".join(f"{name} {'x'.join(map(str, array.shape))}" for name, array in shapes)
+    speed = _flops(arrays, keywords) / seconds / 1e9
+    print(f"{text} {out.dtype}")
+    print(f"{table.seconds_text(seconds)}, {speed:.3g} GFLOP/s")
+
+
+def _flops(arrays, keywords):
+    """Return the floating point operations of the pairs that positions and mask allow."""
+    q, k, v = (array[None] if array.ndim == 2 else array for array in arrays)
+    if keywords["layout"] == "bshd" and arrays[0].ndim > 2:
+        q, k, v = (array.swapaxes(-3, -2) for array in (q, k, v))
+    lead = np.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+    pairs = _pairs(lead, (*q.shape[-3:-1], k.shape[-2]), keywords)
+    return 2 * (q.shape[-1] + v.shape[-1]) * pairs
+
+
+def _pairs(lead, shape, keywords):
+    """Return the allowed pairs over batch `lead` and heads; `shape` is (heads, Sq, Sk)."""
+    from fastattn.measure.problems import allowed_pairs
+
+    heads, queries, keys = shape
+    mask = keywords["attn_mask"]
+    if mask is not None:
+        mask = mask.reshape(mask.shape[max(0, mask.ndim - len(lead) - 3) :])  # leading ones
+        mask = np.broadcast_to(mask, (*lead, *shape))
+    given = {name: keywords[name] for name in ("q_offset", "kv_lengths", "kv_starts")}
+    batch = int(np.prod(lead))
+    ends = np.broadcast_to(keys if given["kv_lengths"] is None else given["kv_lengths"], batch)
+    starts = np.broadcast_to(0 if given["kv_starts"] is None else given["kv_starts"], batch)
+    offsets = np.broadcast_to(
+        ends - queries if given["q_offset"] is None else given["q_offset"], batch
+    )
+    counted, total = {}, 0
+    for b, index in enumerate(np.ndindex(lead)):
+        bounds = int(offsets[b]), int(starts[b]), int(ends[b])
+        for head in range(heads):
+            own = None if mask is None else mask[(*index, head)]
+            # Heads that share a mask have the same count, and it takes a pass over the mask.
+            case = (*bounds, None if own is None else own.ctypes.data)
+            if case not in counted:
+                counted[case] = allowed_pairs(
+                    queries, keys, causal=keywords["causal"], mask=own,
+                    window=keywords["window_size"] or (-1, -1),
+                    q_offset=bounds[0], kv_begin=bounds[1], kv_end=bounds[2],
+                )  # fmt: skip
+            total += counted[case]
+    return total

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: MIT
+"""Peers: ONNX Runtime's operators Attention (ai.onnx 23) and MultiHeadAttention (com.microsoft).
+
+Each problem becomes a model of one node. Inputs and output are bound once, so a run copies nothing.
+"""
+
+import importlib.util
+
+import numpy as np
+
+from fastattn.measure.peers import Peer, Prepared, additive_mask, bool_mask
+
+OPSET = 23
+IR_VERSION = 11  # of the first release with opset 23, so that older readers of opset 23 take it
+
+
+class _OneNode(Peer):
+    """Runs a model of one node."""
+
+    package = "onnxruntime"
+
+    @classmethod
+    def available(cls):
+        """Whether onnxruntime is there, and onnx to write the model with."""
+        return super().available() and importlib.util.find_spec("onnx") is not None
+
+    def supports(self, problem):
+        """float32 only: the operators have no float64 kernels."""
+        return "float32 only" if problem.dtype != "float32" else super().supports(problem)
+
+    def session(self, operator, names, arrays, **attributes):
+        """Return a session for one node, with the types of `arrays`."""
+        import onnxruntime
+        from onnx import TensorProto, helper
+
+        element = {"float32": TensorProto.FLOAT, "bool": TensorProto.BOOL}
+        domain = "" if operator == "Attention" else "com.microsoft"
+        node = helper.make_node(operator, names, ["out"], domain=domain, **attributes)
+        given = [name for name in names if name]
+        inputs = [
+            helper.make_tensor_value_info(name, element[array.dtype.name], array.shape)
+            for name, array in zip(given, arrays, strict=True)
+        ]
+        output = helper.make_tensor_value_info("out", TensorProto.FLOAT, None)
+        graph = helper.make_graph([node], "attention", inputs, [output])
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self.threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        return onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+
+    def bind(self, session, arrays, out_shape, array):
+        """Return `Prepared` with inputs and output bound to fixed memory."""
+        import onnxruntime
+
+        binding = session.io_binding()
+        out = onnxruntime.OrtValue.ortvalue_from_shape_and_type(out_shape, np.float32)
+        # The values share the memory of the arrays; not every version keeps both alive.
+        values = [
+            onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(each)) for each in arrays
+        ]
+        for meta, value in zip(session.get_inputs(), values, strict=True):
+            binding.bind_ortvalue_input(meta.name, value)
+        binding.bind_ortvalue_output("out", out)
+        run = session.run_with_iobinding
+
+        def call():
+            run(binding)
+            return out
+
+        return Prepared(call, lambda value: array(value.numpy()), keep=values)
+
+
+class OnnxAttention(_OneNode):
+    """ai.onnx Attention, opset 23: (B, H, S, D), groups of heads, bool and float masks."""
+
+    name = "ort-attention"
+
+    def supports(self, problem):
+        """One mask at a time."""
+        if problem.mask == "float" and problem.padded:
+            return "one mask only"
+        return super().supports(problem)
+
+    def prepare(self, problem, inputs):
+        """Build the model and bind it."""
+        arrays = [inputs.q, inputs.k, inputs.v]
+        mask = inputs.mask
+        if mask is None or mask.dtype == bool:
+            mask = bool_mask(problem, inputs)
+        if mask is not None:
+            # The operator wants the last two axes in full; heads and batch may broadcast.
+            mask = np.broadcast_to(mask, (*mask.shape[:-2], problem.Sq, problem.Sk))
+            arrays.append(np.ascontiguousarray(mask))
+        names = ["q", "k", "v", "mask"][: len(arrays)]
+        session = self.session("Attention", names, arrays, is_causal=int(problem.causal))
+        shape = (problem.B, problem.Hq, problem.Sq, problem.Dv)
+        return self.bind(session, arrays, shape, lambda out: out)
+
+
+class OnnxMultiHead(_OneNode):
+    """com.microsoft MultiHeadAttention: (B, S, H * D), an additive mask."""
+
+    name = "ort-mha"
+
+    def supports(self, problem):
+        """No groups of heads."""
+        return "no grouped heads" if problem.Hq != problem.Hkv else super().supports(problem)
+
+    def prepare(self, problem, inputs):
+        """Rearrange the inputs, build the model and bind it."""
+        p = problem
+        arrays = [
+            each.swapaxes(1, 2).reshape(p.B, each.shape[2], -1)
+            for each in (inputs.q, inputs.k, inputs.v)
+        ]
+        names = ["q", "k", "v"]
+        added = additive_mask(p, inputs)
+        if added is not None:
+            # Input 5 is attention_bias, (B or 1, H or 1, Sq, Sk); 3 and 4 are left out.
+            names += ["", "", "bias"]
+            arrays.append(np.broadcast_to(added, (*added.shape[:2], p.Sq, p.Sk)))
+        session = self.session(
+            "MultiHeadAttention", names, arrays, num_heads=p.Hq, unidirectional=int(p.causal)
+        )
+
+        def array(out):
+            return out.reshape(p.B, p.Sq, p.Hq, p.Dv).swapaxes(1, 2)
+
+        return self.bind(session, arrays, (p.B, p.Sq, p.Hq * p.Dv), array)

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: MIT
+"""Time several callables side by side, so that their ratios hold on a machine that drifts.
+
+One round takes one sample of each callable. Clock speed, temperature and neighbours change slowly
+against a round, so they hit all callables alike, and a ratio is the median of the ratios within the
+rounds. Nothing may be compared across two runs.
+"""
+
+import dataclasses
+import statistics
+import time
+
+import numpy as np
+
+SAMPLE_SECONDS = 1e-3  # a sample lasts at least this long: 10^4 times the resolution of the clock
+SETTLE_SECONDS = 5e-3  # idle time before a sample: worker threads of the one before stop spinning
+MIN_ROUNDS = 5  # fewer say nothing about quartiles
+MAX_ROUNDS = 51
+WARM_SECONDS = 50e-3  # a callable that runs longer than this warms itself up within a sample
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Samples of one callable, in seconds per call.
+
+    Attributes
+    ----------
+    samples : ndarray
+        (rounds,), in the order of the rounds.
+    calls : int
+        Calls per sample.
+    """
+
+    samples: np.ndarray
+    calls: int = 1
+
+    @property
+    def median(self):
+        """Median in seconds: what is quoted."""
+        return float(np.median(self.samples))
+
+    @property
+    def quartiles(self):
+        """First and third quartile in seconds."""
+        first, third = np.percentile(self.samples, [25, 75])
+        return float(first), float(third)
+
+    @property
+    def noise(self):
+        """Half width of the 95 % interval of the median, relative to it."""
+        return relative_noise(self.samples)
+
+    @property
+    def outliers(self):
+        """Number of samples beyond 1.5 interquartile ranges from the quartiles (Tukey)."""
+        first, third = self.quartiles
+        reach = 1.5 * (third - first)
+        return int(((self.samples < first - reach) | (self.samples > third + reach)).sum())
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What `interleave` measured.
+
+    Attributes
+    ----------
+    timings : dict of str to Timing
+    rates : dict of str to ndarray
+        What each meter returned, (rounds,).
+    """
+
+    timings: dict
+    rates: dict
+
+    def ratios(self, name, base):
+        """How many times faster `name` is than `base`, in each round."""
+        return self.timings[base].samples / self.timings[name].samples
+
+    def ratio(self, name, base):
+        """Median of `ratios`."""
+        return float(np.median(self.ratios(name, base)))
+
+    def share(self, name, meter, work):
+        """Median over the rounds of (`work` per second of `name`) / (rate of `meter`)."""
+        return float(np.median(work / self.timings[name].samples / self.rates[meter]))
+
+    @property
+    def noise(self):
+        """Largest relative half width of a 95 % interval of a median in this run."""
+        return max((timing.noise for timing in self.timings.values()), default=0.0)
+
+
+def relative_noise(samples):
+    """Half width of the 95 % interval of the median of `samples`, relative to the median.
+
+    McGill, Tukey and Larsen, Variations of box plots (1978): 1.57 IQR / sqrt(n).
+    """
+    first, median, third = np.percentile(samples, [25, 50, 75])
+    return float(1.57 * (third - first) / np.sqrt(len(samples)) / median) if median else 0.0
+
+
+def geomean(values):
+    """Geometric mean, the mean for ratios; NaN for nothing."""
+    values = list(values)
+    return statistics.geometric_mean(values) if values else float("nan")
+
+
+def interleave(
+    callables, *, meters=None, seconds=2.0, rounds=None, settle=SETTLE_SECONDS, progress=None
+):
+    """Time `callables` in interleaved rounds.
+
+    Parameters
+    ----------
+    callables : dict of str to callable
+        Without arguments. Results are thrown away.
+    meters : dict of str to callable, optional
+        Measure themselves: each is called once per round and returns a rate.
+    seconds : float
+        Time to spend, from which the number of rounds follows (5 to 51).
+    rounds : int, optional
+        Number of rounds instead.
+    settle : float
+        Seconds of rest before each sample. Thread pools of other libraries spin for some
+        milliseconds after their work is done, on the cores that the next one wants to use.
+    progress : callable, optional
+        Called as ``progress(done, total)`` after every round.
+
+    Returns
+    -------
+    Run
+    """
+    meters = meters or {}
+    samplers = {name: _Sampler(call) for name, call in callables.items()}
+    if rounds is None:
+        cost = sum(sampler.cost for sampler in samplers.values())
+        cost += sum(_elapsed(meter) for meter in meters.values())
+        cost += settle * (len(samplers) + len(meters))
+        rounds = int(min(max(seconds / max(cost, 1e-9), MIN_ROUNDS), MAX_ROUNDS))
+    samples = {name: np.empty(rounds) for name in callables}
+    rates = {name: np.empty(rounds) for name in meters}
+    for index in range(rounds):
+        for name in _order([*callables, *meters], index):
+            time.sleep(settle)
+            if name in meters:
+                rates[name][index] = meters[name]()
+            else:
+                samples[name][index] = samplers[name].sample()
+        if progress is not None:
+            progress(index + 1, rounds)
+    timings = {name: Timing(samples[name], samplers[name].calls) for name in callables}
+    return Run(timings, rates)
+
+
+class _Sampler:
+    """A callable, how many calls make a sample of it, and whether an untimed call comes first.
+
+    That is found by running it. After the untimed call caches, clock and the own worker threads are
+    in the state in which a program that calls repeatedly finds them; a long call reaches that state
+    by itself.
+    """
+
+    def __init__(self, call):
+        self.call, self.calls, self.warm = call, 1, False
+        self.seconds = self.sample()  # of one call; about, it was cold
+        if self.seconds >= WARM_SECONDS:
+            return
+        while True:
+            # The smaller of two: an interruption would look like a call that is long enough.
+            self.seconds = min(self.sample(), self.sample())
+            elapsed = self.seconds * self.calls
+            if elapsed >= SAMPLE_SECONDS:
+                break
+            # Aim a little high; at most tenfold, because a short first look is a bad guess.
+            factor = min(1.2 * SAMPLE_SECONDS / max(elapsed, 1e-9), 10)
+            self.calls = max(self.calls + 1, int(self.calls * factor))
+        self.warm = self.seconds < WARM_SECONDS
+
+    @property
+    def cost(self):
+        """About the seconds that taking a sample takes."""
+        return self.seconds * (self.calls + self.warm)
+
+    def sample(self):
+        """Return the seconds per call of `calls` calls in a row."""
+        call, repeats = self.call, range(self.calls)
+        if self.warm:
+            call()
+        begin = time.perf_counter()
+        for _ in repeats:
+            call()
+        return (time.perf_counter() - begin) / self.calls
+
+
+def _elapsed(call):
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def _order(names, index):
+    """Return the order of round `index`: rotated, and backwards in every other round.
+
+    So nobody is always first after a pause, nor always behind the same neighbour.
+    """
+    shift = index // 2 % len(names) if names else 0
+    rotated = names[shift:] + names[:shift]
+    return rotated[::-1] if index % 2 else rotated
