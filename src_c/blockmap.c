@@ -14,13 +14,6 @@ int64_t fa_batch_offset(const fa_args *args, const fa_tensor *tensor, int64_t ba
     return offset;
 }
 
-const char *fa_mask_row(const fa_args *args, int64_t batch, int64_t head, int64_t query)
-{
-    const fa_tensor *mask = &args->mask;
-    return (const char *)mask->data + fa_batch_offset(args, mask, batch) + head * mask->head +
-           query * mask->row;
-}
-
 fa_blockmap fa_blockmap_size(const fa_blockmap_plan *plan)
 {
     const fa_args *args = plan->args;
@@ -38,20 +31,18 @@ fa_blockmap fa_blockmap_size(const fa_blockmap_plan *plan)
 /* Accumulates whether any element allows and whether all are neutral (True, or a float 0). */
 static void scan_bool(const char *row, int64_t stride, int keys, int *any, int *all)
 {
-    int some = 0, every = 1;
     if (stride == 1) {
-        for (int j = 0; j < keys; ++j) {
-            some |= row[j] != 0;
-            every &= row[j] != 0;
-        }
-    } else {
-        for (int j = 0; j < keys; ++j) {
-            some |= row[j * stride] != 0;
-            every &= row[j * stride] != 0;
-        }
+        const int every = !memchr(row, 0, (size_t)keys);
+        /* All bytes equal to the next one and the first one 0: nothing is set. */
+        const int none = row[0] == 0 && !memcmp(row, row + 1, (size_t)keys - 1);
+        *any |= !none;
+        *all &= every;
+        return;
     }
-    *any |= some;
-    *all &= every;
+    for (int j = 0; j < keys; ++j) {
+        *any |= row[j * stride] != 0;
+        *all &= row[j * stride] != 0;
+    }
 }
 
 #define SCAN_FLOAT(name, type)                                                                     \
@@ -78,6 +69,14 @@ static void scan(const fa_args *args, const char *row, int keys, int *any, int *
     else scan_float64(row, stride, keys, any, all);
 }
 
+/* The mask's element (batch, head, query, key 0). */
+static const char *mask_row(const fa_args *args, int64_t batch, int64_t head, int64_t query)
+{
+    const fa_tensor *mask = &args->mask;
+    return (const char *)mask->data + fa_batch_offset(args, mask, batch) + head * mask->head +
+           query * mask->row;
+}
+
 void fa_blockmap_fill(const fa_blockmap_plan *plan, const fa_blockmap *map, int64_t index)
 {
     const fa_args *args = plan->args;
@@ -96,7 +95,7 @@ void fa_blockmap_fill(const fa_blockmap_plan *plan, const fa_blockmap *map, int6
         int any = 0, all = 1;
         for (int64_t row = first; row < end && !(any && !all); row += step) {
             const int64_t head = kv_head * plan->group + row % plan->group;
-            const char *start = fa_mask_row(args, batch, head, row / plan->group);
+            const char *start = mask_row(args, batch, head, row / plan->group);
             scan(args, start + key * args->mask.column, keys, &any, &all);
         }
         states[block] = all ? FA_BLOCK_FULL : any ? FA_BLOCK_PARTIAL : FA_BLOCK_SKIP;

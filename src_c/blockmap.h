@@ -38,9 +38,6 @@ void fa_blockmap_fill(const fa_blockmap_plan *plan, const fa_blockmap *map, int6
 const uint8_t *fa_blockmap_row(const fa_blockmap *map, int64_t batch, int64_t kv_head,
                                int64_t tile);
 
-/* The mask's element (batch, head, query, key 0). */
-const char *fa_mask_row(const fa_args *args, int64_t batch, int64_t head, int64_t query);
-
 /* Offset of a batch, from its index over all leading axes. */
 int64_t fa_batch_offset(const fa_args *args, const fa_tensor *tensor, int64_t batch);
 

@@ -99,7 +99,7 @@ static void point_rows(const fa_worker *worker, const fa_worker_tile *tile, cons
     }
 }
 
-/* Rows that kernels cannot reach go through worker->copy, in (to = NULL) or out. */
+/* Rows that kernels cannot reach go through worker->copy: q on the way in, out on the way out. */
 static void copy_rows(fa_worker *worker, const fa_worker_tile *tile, const fa_tensor *tensor,
                       int64_t columns, int in)
 {
