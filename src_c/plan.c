@@ -10,8 +10,9 @@
 enum {
     /* Packed queries and outputs of a task stay in the second-level cache. */
     TASK_BYTES = 256 * 1024,
-    /* Tiles never straddle this many rows under an explicit mask: masks come in such blocks. */
-    MASK_ROWS = 64,
+    /* Under an explicit mask tiles and blocks never straddle so many rows and keys: masks that
+       leave out whole blocks come in multiples of it. */
+    MASK_BLOCK = 64,
     /* Enough tasks per thread that the last one to finish is not long alone. */
     TASKS_PER_THREAD = 4,
 };
@@ -61,8 +62,10 @@ static void plan_tasks(fa_plan *plan)
     const int64_t pairs = plan->batches * args->kv_heads;
     const int64_t tile_bytes = (int64_t)kernels->max_vectors * kernels->lanes *
                                (args->depth + plan->value_depth) * kernels->real_size;
+    plan->key_block = kernels->key_block;
+    if (args->mask.data && plan->key_block > MASK_BLOCK) plan->key_block = MASK_BLOCK;
     plan->tiling = fa_tile_up(plan->group * args->queries, kernels->lanes, kernels->max_vectors,
-                              args->mask.data ? MASK_ROWS : 0);
+                              args->mask.data ? MASK_BLOCK : 0);
     const double work = (double)pairs * (double)plan->tiling.rows * (double)args->keys *
                         (double)(args->depth + args->value_depth);
     plan->threads = work < SERIAL_WORK ? 1 : fa_threads_for(args->threads);
@@ -84,7 +87,7 @@ static fa_status allocate(fa_plan *plan)
     int64_t map_bytes = 0;
     if (plan->args->mask.data) {
         plan->map_plan = (fa_blockmap_plan){plan->args, &plan->tiling, plan->group, plan->batches,
-                                            plan->kernels->key_block};
+                                            plan->key_block};
         plan->map = fa_blockmap_size(&plan->map_plan);
         map_bytes = line(plan->map.maps * plan->map.tiles * plan->map.blocks);
     }

@@ -20,6 +20,7 @@ typedef struct {
     int64_t batches;
     int64_t group; /* query heads of a kv head */
     int64_t value_depth;
+    int key_block;             /* keys of a block */
     fa_tiling tiling;          /* of the group * queries rows of one kv head */
     int tiles;                 /* of a task */
     int64_t head_tasks, tasks; /* of one kv head of one batch; of the call */

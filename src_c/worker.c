@@ -24,7 +24,7 @@ static void *take(arena *from, int64_t bytes)
 static void take_all(fa_worker *worker, const fa_plan *plan, arena *from)
 {
     const fa_kernels *kernels = plan->kernels;
-    const int64_t size = kernels->real_size, keys = kernels->key_block + FA_KEY_PADDING;
+    const int64_t size = kernels->real_size, keys = plan->key_block + FA_KEY_PADDING;
     const int64_t width = (int64_t)kernels->max_vectors * kernels->lanes;
     const int64_t depth = plan->args->depth, value_depth = plan->value_depth;
     const int64_t deepest = depth > value_depth ? depth : value_depth;
@@ -154,7 +154,7 @@ void fa_worker_start(fa_worker *worker, const fa_plan *plan, int64_t task, int t
     const fa_args *args = plan->args;
     const int64_t head = task / plan->head_tasks;
     const int64_t first = (plan->head_tasks - 1 - task % plan->head_tasks) * plan->tiles;
-    const int64_t left = plan->tiling.tiles - first, key_block = plan->kernels->key_block;
+    const int64_t left = plan->tiling.tiles - first, key_block = plan->key_block;
     const uintptr_t memory = (uintptr_t)plan->memory + FA_LINE - 1;
     arena scratch = {(char *)(memory - memory % FA_LINE) + thread * plan->thread_bytes, 0};
     worker->plan = plan;
@@ -184,7 +184,7 @@ void fa_worker_start(fa_worker *worker, const fa_plan *plan, int64_t task, int t
 /* Only keys that exist for this batch are touched; rows [first_key, first_key + key_count). */
 void fa_worker_load(fa_worker *worker, int64_t block)
 {
-    const int64_t key_block = worker->plan->kernels->key_block, begin = block * key_block;
+    const int64_t key_block = worker->plan->key_block, begin = block * key_block;
     const int64_t from = larger(begin, worker->positions.begin);
     const int64_t to = smaller(begin + key_block, worker->positions.end);
     const int count = (int)(to - from);
