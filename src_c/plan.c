@@ -14,7 +14,7 @@ enum {
        leave out whole blocks come in multiples of it. */
     MASK_BLOCK = 64,
     /* Enough tasks per thread that the last one to finish is not long alone. */
-    TASKS_PER_THREAD = 4,
+    TASKS_PER_THREAD = 16,
 };
 /* Below this many multiplications another thread costs more than it brings. */
 static const double SERIAL_WORK = 1e5;
@@ -74,8 +74,9 @@ static void plan_tasks(fa_plan *plan)
     if (plan->threads == 1 || tiles > FA_MAX_TILES) tiles = FA_MAX_TILES;
     if (tiles > plan->tiling.tiles) tiles = plan->tiling.tiles;
     if (tiles > TASK_BYTES / tile_bytes) tiles = TASK_BYTES / tile_bytes;
-    plan->tiles = tiles < 1 ? 1 : (int)tiles;
-    plan->head_tasks = (plan->tiling.tiles + plan->tiles - 1) / plan->tiles;
+    if (tiles < 1) tiles = 1;
+    plan->head_tasks = (plan->tiling.tiles + tiles - 1) / tiles;
+    plan->tiles = (int)((plan->tiling.tiles + plan->head_tasks - 1) / plan->head_tasks);
     plan->tasks = plan->head_tasks * pairs;
     if (plan->threads > plan->tasks) plan->threads = plan->tasks < 1 ? 1 : (int)plan->tasks;
 }
