@@ -26,7 +26,7 @@ ISAS = {
 }
 REALS = ("32", "64")
 COMMON = {
-    "unix": ["-std=c11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC"],
+    "unix": ["-std=c11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC", "-g0"],
     "msvc": ["/std:c11", "/O2", "/fp:precise"],
 }
 # Link-time optimisation may move code of one instruction set into another's functions.

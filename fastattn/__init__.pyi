@@ -8,98 +8,98 @@ import numpy.typing as npt
 
 from fastattn import reference as reference
 
-Array = npt.NDArray[Any]
-Indices = int | np.integer[Any] | Sequence[int] | npt.NDArray[np.integer[Any]]
-Numbers = Sequence[float] | Array
-Window = tuple[int | None, int | None] | Sequence[int | None]
-Layout = Literal["bhsd", "bshd"]
-Precision = Literal["highest", "high", "medium"]
+_Array = npt.NDArray[Any]
+_Indices = int | np.integer[Any] | Sequence[int] | npt.NDArray[np.integer[Any]]
+_Numbers = Sequence[float] | _Array
+_Window = tuple[int | None, int | None] | Sequence[int | None]
+_Layout = Literal["bhsd", "bshd"]
+_Precision = Literal["highest", "high", "medium"]
 
 __version__: str
 
 @overload
 def attention(
-    q: Array,
-    k: Array,
-    v: Array,
+    q: _Array,
+    k: _Array,
+    v: _Array,
     *,
-    attn_mask: Array | None = None,
+    attn_mask: _Array | None = None,
     causal: bool = False,
-    window_size: Window | None = None,
+    window_size: _Window | None = None,
     scale: float | None = None,
     softcap: float = 0.0,
-    alibi_slopes: Numbers | None = None,
-    sinks: Numbers | None = None,
-    q_offset: Indices | None = None,
-    kv_lengths: Indices | None = None,
-    kv_starts: Indices | None = None,
-    block_table: Array | None = None,
-    k_scale: Numbers | float | None = None,
-    v_scale: Numbers | float | None = None,
-    layout: Layout = "bhsd",
-    precision: Precision = "highest",
-    out: Array | None = None,
+    alibi_slopes: _Numbers | None = None,
+    sinks: _Numbers | None = None,
+    q_offset: _Indices | None = None,
+    kv_lengths: _Indices | None = None,
+    kv_starts: _Indices | None = None,
+    block_table: _Array | None = None,
+    k_scale: _Numbers | float | None = None,
+    v_scale: _Numbers | float | None = None,
+    layout: _Layout = "bhsd",
+    precision: _Precision = "highest",
+    out: _Array | None = None,
     return_lse: Literal[False] = False,
     num_threads: int | None = None,
-) -> Array: ...
+) -> _Array: ...
 @overload
 def attention(
-    q: Array,
-    k: Array,
-    v: Array,
+    q: _Array,
+    k: _Array,
+    v: _Array,
     *,
-    attn_mask: Array | None = None,
+    attn_mask: _Array | None = None,
     causal: bool = False,
-    window_size: Window | None = None,
+    window_size: _Window | None = None,
     scale: float | None = None,
     softcap: float = 0.0,
-    alibi_slopes: Numbers | None = None,
-    sinks: Numbers | None = None,
-    q_offset: Indices | None = None,
-    kv_lengths: Indices | None = None,
-    kv_starts: Indices | None = None,
-    block_table: Array | None = None,
-    k_scale: Numbers | float | None = None,
-    v_scale: Numbers | float | None = None,
-    layout: Layout = "bhsd",
-    precision: Precision = "highest",
-    out: Array | None = None,
+    alibi_slopes: _Numbers | None = None,
+    sinks: _Numbers | None = None,
+    q_offset: _Indices | None = None,
+    kv_lengths: _Indices | None = None,
+    kv_starts: _Indices | None = None,
+    block_table: _Array | None = None,
+    k_scale: _Numbers | float | None = None,
+    v_scale: _Numbers | float | None = None,
+    layout: _Layout = "bhsd",
+    precision: _Precision = "highest",
+    out: _Array | None = None,
     return_lse: Literal[True],
     num_threads: int | None = None,
-) -> tuple[Array, Array]: ...
+) -> tuple[_Array, _Array]: ...
 def attention_weights(
-    q: Array,
-    k: Array,
+    q: _Array,
+    k: _Array,
     *,
-    attn_mask: Array | None = None,
+    attn_mask: _Array | None = None,
     causal: bool = False,
-    window_size: Window | None = None,
+    window_size: _Window | None = None,
     scale: float | None = None,
     softcap: float = 0.0,
-    alibi_slopes: Numbers | None = None,
-    sinks: Numbers | None = None,
-    q_offset: Indices | None = None,
-    kv_lengths: Indices | None = None,
-    kv_starts: Indices | None = None,
-    block_table: Array | None = None,
-    k_scale: Numbers | float | None = None,
-    layout: Layout = "bhsd",
-    precision: Precision = "highest",
+    alibi_slopes: _Numbers | None = None,
+    sinks: _Numbers | None = None,
+    q_offset: _Indices | None = None,
+    kv_lengths: _Indices | None = None,
+    kv_starts: _Indices | None = None,
+    block_table: _Array | None = None,
+    k_scale: _Numbers | float | None = None,
+    layout: _Layout = "bhsd",
+    precision: _Precision = "highest",
     num_threads: int | None = None,
-) -> Array: ...
+) -> _Array: ...
 def scaled_dot_product_attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    attn_mask: Array | None = None,
+    query: _Array,
+    key: _Array,
+    value: _Array,
+    attn_mask: _Array | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Array: ...
+) -> _Array: ...
 def merge_states(
-    outs: Sequence[Array] | Array, lses: Sequence[Array] | Array, *, out: Array | None = None
-) -> tuple[Array, Array]: ...
+    outs: Sequence[_Array] | _Array, lses: Sequence[_Array] | _Array, *, out: _Array | None = None
+) -> tuple[_Array, _Array]: ...
 def isa() -> str: ...
 def isas() -> list[str]: ...
 def use_isa(name: str) -> AbstractContextManager[None]: ...

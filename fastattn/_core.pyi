@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-from fastattn._check import Problem
-
 import numpy as np
 import numpy.typing as npt
+
+from fastattn._check import Problem
 
 MAX_LEAD: int
 

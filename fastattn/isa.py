@@ -7,7 +7,8 @@ import os
 
 from fastattn import _core
 
-_active = contextvars.ContextVar("fastattn_isa")  # name as the binding takes it: bytes
+# The name as the binding takes it.
+_active: contextvars.ContextVar[bytes] = contextvars.ContextVar("fastattn_isa")
 
 
 def isas():

@@ -44,6 +44,7 @@ typedef struct {
 static job jobs[JOBS];
 static atomic_uint opened; /* counts jobs that were opened: what idle helpers look at */
 static atomic_int sleepers, helpers;
+static atomic_int caller_cpu; /* where the last job was opened */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
 static pthread_once_t watched = PTHREAD_ONCE_INIT;
@@ -87,6 +88,26 @@ static void help(job *at)
     }
 }
 
+/* A kernel in a virtual machine takes a halted CPU for a busy one, and wakes a helper behind its
+ * caller on the caller's CPU: it would start when the work is done. So it keeps away from there. */
+static void keep_off_the_caller(void)
+{
+#if defined(__linux__)
+    cpu_set_t allowed;
+    if (sched_getaffinity(getpid(), sizeof allowed, &allowed)) return;
+    CPU_CLR(atomic_load(&caller_cpu), &allowed);
+    if (CPU_COUNT(&allowed)) sched_setaffinity(0, sizeof allowed, &allowed);
+#endif
+}
+
+static void note_caller(void)
+{
+#if defined(__linux__)
+    const int cpu = sched_getcpu();
+    if (cpu >= 0) atomic_store_explicit(&caller_cpu, cpu, memory_order_relaxed);
+#endif
+}
+
 static void wait_for_job(unsigned seen)
 {
     const int64_t end = now() + SPIN_NANOSECONDS;
@@ -96,6 +117,7 @@ static void wait_for_job(unsigned seen)
             relax();
         }
     } while (now() < end);
+    keep_off_the_caller();
     pthread_mutex_lock(&mutex);
     atomic_fetch_add(&sleepers, 1);
     while (atomic_load(&opened) == seen) pthread_cond_wait(&wake, &mutex);
@@ -161,6 +183,7 @@ static job *take_job(void)
 
 static void open_job(job *at)
 {
+    note_caller();
     atomic_store_explicit(&at->state, TAKEN | OPEN | at->seats * SEAT, memory_order_release);
     atomic_fetch_add(&opened, 1);
     if (atomic_load(&sleepers) == 0) return;

@@ -120,7 +120,7 @@ def test_layout(isa, dtype, rng):
 
 
 def test_result_follows_memory_order(rng):
-    """A (B, S, H, D) tensor seen as (B, H, S, D) gives a result in that memory order, as in torch."""
+    """A (B, S, H, D) tensor seen as (B, H, S, D) gives a result in that order, as in torch."""
     q = rng.standard_normal((2, 7, 3, 8)).astype(np.float32).swapaxes(1, 2)
     out = fastattn.attention(q, q, q)
     assert out.swapaxes(1, 2).flags.c_contiguous

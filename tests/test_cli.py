@@ -3,10 +3,10 @@
 
 import builtins
 import json
-import subprocess
 import sys
 
 import numpy as np
+import programs
 import pytest
 
 import fastattn
@@ -38,10 +38,7 @@ def close(got, expected):
 
 
 def test_module_runs_as_a_program():
-    done = subprocess.run(
-        [sys.executable, "-m", "fastattn", "info", "--json"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = programs.python("-m", "fastattn", "info", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["isas"]["scalar"] == "available"
 
@@ -51,7 +48,7 @@ def test_importing_the_package_does_not_import_tools():
         "import sys, fastattn; "
         "assert not [m for m in sys.modules if m.startswith(('fastattn.measure', 'fastattn.cli'))]"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = programs.run(code)
     assert done.returncode == 0, done.stderr
 
 

@@ -2,10 +2,9 @@
 """A forced instruction set is really active; an unusable one is refused, never replaced."""
 
 import os
-import subprocess
-import sys
 
 import numpy as np
+import programs
 import pytest
 
 import fastattn
@@ -14,21 +13,14 @@ from fastattn import _core, _kernels
 SHOW = "import fastattn; print(fastattn.isa())"
 
 
-def run(isa, code=SHOW):
-    environment = {**os.environ, "FASTATTN_ISA": isa}
-    return subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
-
-
 def test_environment_forces(isa):
-    assert run(isa).stdout.strip() == isa
+    assert programs.run(SHOW, FASTATTN_ISA=isa).stdout.strip() == isa
 
 
 def test_unknown_and_unavailable_names_are_refused():
     unavailable = [name for name, missing in _core.isa_table().items() if missing]
     for name in ["avx1024", *unavailable]:
-        result = run(name)
+        result = programs.run(SHOW, FASTATTN_ISA=name)
         assert result.returncode != 0
         assert f"FASTATTN_ISA: expected one of {', '.join(fastattn.isas())}" in result.stderr
         with pytest.raises(ValueError, match=f"name: expected one of .*{name}"):

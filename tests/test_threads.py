@@ -2,15 +2,14 @@
 """The same bits whatever runs beside; safe from several threads, after fork, when interrupted."""
 
 import os
-import subprocess
 import sys
-import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import cases
 import numpy as np
+import programs
 import pytest
 
 import fastattn
@@ -111,18 +110,11 @@ def test_wrong_settings(value, error):
             function(value)
 
 
-def python(code, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-
-
 def test_environment():
     show = "import fastattn; print(fastattn.get_num_threads())"
-    assert python(show, FASTATTN_NUM_THREADS="3").stdout.strip() == "3"
-    assert python(show, OMP_NUM_THREADS="1").stdout.strip() == "1"
-    wrong = python(show, FASTATTN_NUM_THREADS="many")
+    assert programs.run(show, FASTATTN_NUM_THREADS="3").stdout.strip() == "3"
+    assert programs.run(show, OMP_NUM_THREADS="1").stdout.strip() == "1"
+    wrong = programs.run(show, FASTATTN_NUM_THREADS="many")
     assert wrong.returncode and "FASTATTN_NUM_THREADS: expected an integer" in wrong.stderr
 
 
@@ -152,7 +144,7 @@ def test_cgroup_quota(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_fork():
     """A child of a process that has computed in parallel computes too, and never hangs."""
-    result = python(
+    result = programs.run(
         """
         import os, sys, numpy as np, fastattn
         q = np.random.default_rng(0).standard_normal((2, 8, 200, 64)).astype(np.float32)
@@ -172,7 +164,7 @@ def test_fork():
 @pytest.mark.no_sanitizer
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 def test_interrupt_leaves_everything_usable():
-    result = python(
+    result = programs.run(
         """
         import os, signal, threading, numpy as np, fastattn
         q = np.random.default_rng(0).standard_normal((1, 8, 3000, 64)).astype(np.float32)
