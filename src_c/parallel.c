@@ -18,9 +18,11 @@ static void run_alone(int64_t tasks, fa_task *run, void *context)
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
 
 enum {
     JOBS = 16,         /* calls that can have helpers at the same time; further ones run alone */
@@ -88,25 +90,50 @@ static void help(job *at)
     }
 }
 
-/* A kernel in a virtual machine takes a halted CPU for a busy one, and wakes a helper behind its
- * caller on the caller's CPU: it would start when the work is done. So it keeps away from there. */
-static void keep_off_the_caller(void)
-{
+/* ---- who runs where ----
+ *
+ * A kernel in a virtual machine takes a halted CPU for a busy one, and wakes a helper behind its
+ * caller on the caller's CPU: it would start when the work is done. So sleeping helpers are kept
+ * off the CPU that the last call came from, and moved when a call comes from another one. */
+
 #if defined(__linux__)
-    cpu_set_t allowed;
-    if (sched_getaffinity(getpid(), sizeof allowed, &allowed)) return;
-    CPU_CLR(atomic_load(&caller_cpu), &allowed);
-    if (CPU_COUNT(&allowed)) sched_setaffinity(0, sizeof allowed, &allowed);
-#endif
+static atomic_int thread_ids[MAX_HELPERS];
+
+static void note_helper(intptr_t index)
+{
+    atomic_store(&thread_ids[index], (int)syscall(SYS_gettid));
 }
 
-static void note_caller(void)
+static void forget_helpers(void)
 {
-#if defined(__linux__)
-    const int cpu = sched_getcpu();
-    if (cpu >= 0) atomic_store_explicit(&caller_cpu, cpu, memory_order_relaxed);
-#endif
+    for (int n = 0; n < MAX_HELPERS; ++n) atomic_store(&thread_ids[n], 0);
 }
+
+/* thread 0: the calling one */
+static void keep_off(int cpu, pid_t thread)
+{
+    cpu_set_t allowed;
+    if (cpu < 0 || sched_getaffinity(getpid(), sizeof allowed, &allowed)) return;
+    CPU_CLR((size_t)cpu, &allowed);
+    if (CPU_COUNT(&allowed)) sched_setaffinity(thread, sizeof allowed, &allowed);
+}
+
+static void keep_off_the_caller(void) { keep_off(atomic_load(&caller_cpu), 0); }
+
+static void clear_the_way(void)
+{
+    enum { FEW = 16 }; /* where there are more CPUs than that, one more or less is no matter */
+    const int cpu = sched_getcpu(), count = atomic_load(&helpers);
+    if (cpu < 0 || atomic_exchange(&caller_cpu, cpu) == cpu || count > FEW) return;
+    for (int n = 0; n < count && atomic_load(&sleepers); ++n)
+        if (atomic_load(&thread_ids[n])) keep_off(cpu, atomic_load(&thread_ids[n]));
+}
+#else
+static void note_helper(intptr_t index) { (void)index; }
+static void forget_helpers(void) {}
+static void keep_off_the_caller(void) {}
+static void clear_the_way(void) {}
+#endif
 
 static void wait_for_job(unsigned seen)
 {
@@ -125,15 +152,16 @@ static void wait_for_job(unsigned seen)
     pthread_mutex_unlock(&mutex);
 }
 
-static void *helper(void *unused)
+static void *helper(void *index)
 {
     unsigned seen = 0;
+    note_helper((intptr_t)index);
     for (;;) {
         wait_for_job(seen);
         seen = atomic_load(&opened);
         for (int n = 0; n < JOBS; ++n) help(&jobs[n]);
     }
-    return unused;
+    return NULL;
 }
 
 /* ---- fork: threads do not survive it; the child starts with an empty pool ---- */
@@ -148,6 +176,7 @@ static void in_child(void)
     for (int n = 0; n < JOBS; ++n) atomic_store(&jobs[n].state, 0);
     atomic_store(&sleepers, 0);
     atomic_store(&helpers, 0);
+    forget_helpers();
 }
 
 static void watch_forks(void) { pthread_atfork(before_fork, in_parent, in_child); }
@@ -164,7 +193,8 @@ static void hire(int wanted)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (atomic_load(&helpers) < wanted) {
         pthread_t thread;
-        if (pthread_create(&thread, NULL, helper, NULL)) break; /* fewer will do */
+        if (pthread_create(&thread, NULL, helper, (void *)(intptr_t)atomic_load(&helpers)))
+            break; /* fewer will do */
         pthread_detach(thread);
         atomic_fetch_add(&helpers, 1);
     }
@@ -183,7 +213,7 @@ static job *take_job(void)
 
 static void open_job(job *at)
 {
-    note_caller();
+    clear_the_way();
     atomic_store_explicit(&at->state, TAKEN | OPEN | at->seats * SEAT, memory_order_release);
     atomic_fetch_add(&opened, 1);
     if (atomic_load(&sleepers) == 0) return;

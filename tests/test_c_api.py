@@ -31,6 +31,19 @@ def test_c_program(tmp_path):
 
 @pytest.mark.no_sanitizer
 @pytest.mark.skipif(sys.platform == "win32" or not COMPILER, reason="needs a Unix C compiler")
+def test_inside_an_openmp_region(tmp_path):
+    library = Path(fastattn.get_library())
+    target = tmp_path / "in_openmp"
+    command = [COMPILER, "-std=c11", "-O1", "-fopenmp", PROGRAM.with_name("in_openmp.c"), library]
+    command += [f"-I{fastattn.get_include()}", f"-Wl,-rpath,{library.parent}", "-o", target]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("the C compiler has no OpenMP")
+    result = subprocess.run([target], capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.no_sanitizer
+@pytest.mark.skipif(sys.platform == "win32" or not COMPILER, reason="needs a Unix C compiler")
 def test_unusable_isa_is_refused_in_c(tmp_path):
     target = tmp_path / "check"
     library = Path(fastattn.get_library())

@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 SAMPLE_SECONDS = 1e-3  # a sample lasts at least this long: 10^4 times the resolution of the clock
-SETTLE_SECONDS = 5e-3  # idle time before a sample: worker threads of the one before stop spinning
+SETTLE_SECONDS = 2e-2  # idle time before a sample: worker threads of the one before stop spinning
 MIN_ROUNDS = 5  # fewer say nothing about quartiles
 MAX_ROUNDS = 51
 WARM_SECONDS = 50e-3  # a callable that runs longer than this warms itself up within a sample
