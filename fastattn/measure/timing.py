@@ -13,7 +13,9 @@ import time
 import numpy as np
 
 SAMPLE_SECONDS = 1e-3  # a sample lasts at least this long: 10^4 times the resolution of the clock
-SETTLE_SECONDS = 2e-2  # idle time before a sample: worker threads of the one before stop spinning
+# Idle time before a sample: OpenBLAS's threads spin for some 25 ms after their work, on the cores that
+# the next contestant wants.
+SETTLE_SECONDS = 6e-2
 MIN_ROUNDS = 5  # fewer say nothing about quartiles
 MAX_ROUNDS = 51
 WARM_SECONDS = 50e-3  # a callable that runs longer than this warms itself up within a sample
