@@ -13,8 +13,8 @@ import time
 import numpy as np
 
 SAMPLE_SECONDS = 1e-3  # a sample lasts at least this long: 10^4 times the resolution of the clock
-# Idle time before a sample: OpenBLAS's threads spin for some 25 ms after their work, on the cores that
-# the next contestant wants.
+# Idle time before a sample: OpenBLAS's threads spin for some 25 ms after their work, on the cores
+# that the next contestant wants.
 SETTLE_SECONDS = 6e-2
 MIN_ROUNDS = 5  # fewer say nothing about quartiles
 MAX_ROUNDS = 51
