@@ -4,8 +4,6 @@ import numpy.typing as npt
 
 from fastattn._check import Problem
 
-MAX_LEAD: int
-
 def attend_plain(
     q: object,
     k: object,

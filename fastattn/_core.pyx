@@ -16,8 +16,6 @@ from fastattn.capi cimport (
 
 cnp.import_array()
 
-MAX_LEAD = FA_MAX_LEAD
-
 
 cdef inline void describe(fa_tensor *tensor, cnp.ndarray array, int lead) noexcept:
     """Data and byte strides of an array (lead..., heads, sequence, feature)."""

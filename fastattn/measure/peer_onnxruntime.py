@@ -8,7 +8,7 @@ import importlib.util
 
 import numpy as np
 
-from fastattn.measure.peers import Peer, Prepared, additive_mask, bool_mask
+from fastattn.measure.peers import Peer, Prepared, additive_mask, one_mask
 
 OPSET = 23
 IR_VERSION = 11  # of the first release with opset 23, so that older readers of opset 23 take it
@@ -89,9 +89,7 @@ class OnnxAttention(_OneNode):
     def prepare(self, problem, inputs):
         """Build the model and bind it."""
         arrays = [inputs.q, inputs.k, inputs.v]
-        mask = inputs.mask
-        if mask is None or mask.dtype == bool:
-            mask = bool_mask(problem, inputs)
+        mask = one_mask(problem, inputs)
         if mask is not None:
             # The operator wants the last two axes in full; heads and batch may broadcast.
             mask = np.broadcast_to(mask, (*mask.shape[:-2], problem.Sq, problem.Sk))

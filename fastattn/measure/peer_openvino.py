@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from fastattn.measure.peers import Peer, Prepared, bool_mask
+from fastattn.measure.peers import Peer, Prepared, one_mask
 
 
 class OpenVINO(Peer):
@@ -34,9 +34,7 @@ class OpenVINO(Peer):
         from openvino import opset13
 
         arrays = [inputs.q, inputs.k, inputs.v]
-        mask = inputs.mask
-        if mask is None or mask.dtype == bool:
-            mask = bool_mask(problem, inputs)
+        mask = one_mask(problem, inputs)
         if mask is not None:
             arrays.append(np.ascontiguousarray(mask))
         parameters = [opset13.parameter(list(each.shape), each.dtype) for each in arrays]

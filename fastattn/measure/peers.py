@@ -191,6 +191,15 @@ def bool_mask(problem, inputs, causal=False):
     return mask
 
 
+def one_mask(problem, inputs):
+    """Return the float mask, or else everything that forbids as a bool mask, or None.
+
+    For libraries that take either, but one only (their `supports` refuses both together).
+    """
+    mask = inputs.mask
+    return bool_mask(problem, inputs) if mask is None or mask.dtype == bool else mask
+
+
 def additive_mask(problem, inputs, causal=False):
     """Return the same as numbers to add, the float mask included, or None."""
     dtype = inputs.q.dtype

@@ -123,8 +123,8 @@ def interleave(
     rounds : int, optional
         Number of rounds instead.
     settle : float
-        Seconds of rest before each sample. Thread pools of other libraries spin for some
-        milliseconds after their work is done, on the cores that the next one wants to use.
+        Seconds of rest before each sample. Thread pools of other libraries spin on for
+        a while after their work is done, on the cores that the next one wants to use.
     progress : callable, optional
         Called as ``progress(done, total)`` after every round.
 
