@@ -20,8 +20,8 @@ AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vecto
 #   ISA        machines   GCC and Clang                                          MSVC
 ISAS = {
     "scalar": (None, ["-fno-tree-vectorize", "-fno-tree-slp-vectorize"], []),
-    "avx2": (X86, ["-mavx2", "-mfma"], ["/arch:AVX2"]),
-    "avx512": (X86, ["-mfma", *AVX512], ["/arch:AVX512"]),
+    "avx2": (X86, ["-mavx2", "-mfma", "-mf16c"], ["/arch:AVX2"]),
+    "avx512": (X86, ["-mfma", "-mf16c", *AVX512], ["/arch:AVX512"]),
     "neon": (ARM, [], []),
 }
 REALS = ("32", "64")

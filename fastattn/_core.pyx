@@ -95,7 +95,7 @@ def attend_plain(q, k, v, bint causal, scale, int threads, bytes isa):
     if ks[1] == 0 or qs[1] % ks[1] or qs[3] == 0 or vs[3] == 0:
         return None
     sizes(&args, q, k, 1)
-    args.dtype = FA_FLOAT32
+    args.dtype = args.kv_dtype = FA_FLOAT32
     if scale is None:
         args.scale = 1 / sqrt(<double>qs[3])
     elif type(scale) is float:
@@ -126,7 +126,7 @@ def attend(problem, int threads, bytes isa, bint weights=False):
     if lead > FA_MAX_LEAD:
         raise ValueError(f"q: expected at most {FA_MAX_LEAD + 3} dimensions, got {lead + 3}")
     sizes(&args, q, k, lead)
-    args.dtype = real_type(q)
+    args.dtype = args.kv_dtype = real_type(q)
     describe(&args.out, out, lead)
     if not weights:
         describe(&args.v, problem.v, lead)

@@ -19,9 +19,20 @@ cdef extern from "kernels.h":
         FA_MASK_BOOL
         FA_MASK_FLOAT32
         FA_MASK_FLOAT64
+        FA_MASK_HALF
+        FA_MASK_BFLOAT
+
+    ctypedef enum fa_storage:
+        FA_REAL
+        FA_HALF
+        FA_BFLOAT
+        FA_CHAR
+        FA_E4M3
+        FA_E5M2
 
     ctypedef struct fa_tile:
         int vectors
+        int thin
         int fresh
         int64_t depth
         int64_t value_depth
@@ -51,7 +62,12 @@ cdef extern from "kernels.h":
         int lanes
         int max_vectors
         int key_block
-        void (*pack)(fa_tile *, const void *const *, int, double, const void *) noexcept nogil
+        int thin_rows
+        void (*pack)(fa_tile *, const void *const *, int, double) noexcept nogil
+        void (*begin)(fa_tile *, const void *) noexcept nogil
+        void (*merge)(fa_tile *, const fa_tile *) noexcept nogil
+        void (*widen)(fa_storage, const void *, int64_t, double, void *) noexcept nogil
+        void (*narrow)(fa_storage, const void *, int64_t, void *) noexcept nogil
         void (*update)(fa_tile *, const fa_block *) noexcept nogil
         void (*finish)(const fa_tile *, void *const *, int) noexcept nogil
         void (*weigh)(fa_tile *, const fa_block *, void *const *, int) noexcept nogil
@@ -182,7 +198,8 @@ cdef class Tile:
         rows = pointers(q, len(q), 0)
         self.rows = len(q)
         self.kernels.pack(&self.state, <const void *const *><uintptr_t>address(rows), self.rows,
-                          factor, <const void *><uintptr_t>address(sinks))
+                          factor)
+        self.kernels.begin(&self.state, <const void *><uintptr_t>address(sinks))
 
     def finish(self, out):
         """Write o / l to the rows of out."""
@@ -196,7 +213,7 @@ cdef class Tile:
         cdef void (*stage)(fa_tile *, const fa_block *) noexcept nogil
         cdef int64_t turn
         k_rows = pointers(k, len(k), FA_KEY_PADDING)
-        v_rows = pointers(v, len(k), 0) if v is not None else None
+        v_rows = pointers(v, len(k), FA_KEY_PADDING) if v is not None else None
         block.keys = len(k)
         block.k = <const void *const *><uintptr_t>address(k_rows)
         block.v = <const void *const *><uintptr_t>address(v_rows)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # fastattn.h for Cython: `from fastattn.capi cimport fa_attention`; link with get_library().
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 
 
 cdef extern from "fastattn.h" nogil:
@@ -17,6 +17,11 @@ cdef extern from "fastattn.h" nogil:
         FA_FLOAT32
         FA_FLOAT64
         FA_BOOL
+        FA_FLOAT16
+        FA_BFLOAT16
+        FA_INT8
+        FA_FLOAT8_E4M3
+        FA_FLOAT8_E5M2
 
     ctypedef struct fa_tensor:
         void *data
@@ -24,10 +29,12 @@ cdef extern from "fastattn.h" nogil:
         int64_t head
         int64_t row
         int64_t column
+        int64_t page
 
     ctypedef struct fa_args:
         size_t size
         fa_dtype dtype
+        fa_dtype kv_dtype
         int lead_rank
         int64_t lead_shape[6]
         int64_t q_heads
@@ -43,6 +50,15 @@ cdef extern from "fastattn.h" nogil:
         fa_tensor mask
         fa_dtype mask_dtype
         void *lse
+        fa_tensor k_scale
+        fa_tensor v_scale
+        int64_t sequences
+        const int64_t *cu_q
+        const int64_t *cu_k
+        const int32_t *block_table
+        int64_t table_width
+        int64_t page_keys
+        int64_t pages
         double scale
         double softcap
         int causal

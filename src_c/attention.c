@@ -2,12 +2,9 @@
  * The driver: which tiles, which blocks, in which order. It knows no vectors and no instruction
  * set. Dao et al. 2022 (arXiv:2205.14135) and Dao 2023 (arXiv:2307.08691) on CPU caches:
  *
- *   task    some tiles of query rows of one kv head (the heads of a group are packed together)
- *   block   key_block keys; boundaries depend on key positions only, so that a row's bits depend
- *           on nothing but the row, its keys and the options
- *
- * For each block the tiles of a task are updated in turn, so that K and V come from memory once
- * per task and from the cache for every tile.
+ * For each block of keys the tiles of a task are updated in turn, so that K and V come from memory
+ * once per task and from the cache for every tile. Where there are few tiles and many keys, chunks
+ * of keys are tasks of their own (sequence.h, plan.h).
  */
 #include "plan.h"
 #include "worker.h"
@@ -20,10 +17,25 @@ static void run_task(void *context, int64_t task, int thread)
     fa_worker worker;
     fa_worker_start(&worker, plan, task, thread);
     for (int64_t block = worker.block_begin; block < worker.block_end; ++block) {
+        if (block % worker.sequence.chunk_blocks == 0 && !plan->split)
+            fa_worker_next_chunk(&worker, block / worker.sequence.chunk_blocks);
         fa_worker_load(&worker, block);
-        for (int tile = 0; tile < worker.tiles; ++tile) fa_worker_update(&worker, tile, block);
+        for (int tile = 0; tile < worker.share.tiles; ++tile)
+            fa_worker_update(&worker, tile, block);
     }
+    if (plan->split) {
+        fa_worker_keep(&worker);
+        return;
+    }
+    fa_worker_fold(&worker);
     if (plan->weights) fa_worker_weigh(&worker);
+    fa_worker_finish(&worker);
+}
+
+static void merge_part(void *context, int64_t part, int thread)
+{
+    fa_worker worker;
+    fa_worker_resume(&worker, context, part, thread);
     fa_worker_finish(&worker);
 }
 
@@ -42,6 +54,7 @@ static fa_status run(const fa_args *args, int weights)
     if (plan.map.states)
         fa_parallel_for(plan.map.maps * plan.map.tiles, plan.threads, fill_map, &plan);
     fa_parallel_for(plan.tasks, plan.threads, run_task, &plan);
+    if (plan.split) fa_parallel_for(plan.parts, plan.threads, merge_part, &plan);
     fa_plan_free(&plan);
     return FA_OK;
 }

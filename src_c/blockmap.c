@@ -61,12 +61,28 @@ static void scan_bool(const char *row, int64_t stride, int keys, int *any, int *
 SCAN_FLOAT(scan_float32, float)
 SCAN_FLOAT(scan_float64, double)
 
+/* float16 and bfloat16: 0 and -0 are zero, and -infinity is one pattern. */
+static void scan_halves(const char *row, int64_t stride, int keys, uint16_t minus_infinity,
+                        int *any, int *all)
+{
+    int some = 0, every = 1;
+    for (int j = 0; j < keys; ++j) {
+        uint16_t value;
+        memcpy(&value, row + j * stride, sizeof value);
+        some |= value != minus_infinity;
+        every &= (value & 0x7fff) == 0;
+    }
+    *any |= some;
+    *all &= every;
+}
+
 static void scan(const fa_args *args, const char *row, int keys, int *any, int *all)
 {
     const int64_t stride = args->mask.column;
     if (args->mask_dtype == FA_BOOL) scan_bool(row, stride, keys, any, all);
     else if (args->mask_dtype == FA_FLOAT32) scan_float32(row, stride, keys, any, all);
-    else scan_float64(row, stride, keys, any, all);
+    else if (args->mask_dtype == FA_FLOAT64) scan_float64(row, stride, keys, any, all);
+    else scan_halves(row, stride, keys, args->mask_dtype == FA_FLOAT16 ? 0xfc00 : 0xff80, any, all);
 }
 
 /* The mask's element (batch, head, query, key 0). */

@@ -49,6 +49,7 @@ const char *fa_cpu_lacks_avx2(void)
     cpuid(7, leaf7);
     if (!(leaf7[EBX] & BIT(5))) return "the CPU has no AVX2";
     if (!(leaf1[ECX] & BIT(12))) return "the CPU has no FMA";
+    if (!(leaf1[ECX] & BIT(29))) return "the CPU has no F16C";
     if (!saves(0x6)) return "the operating system does not save AVX registers";
     return NULL;
 }

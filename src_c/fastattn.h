@@ -4,7 +4,9 @@
  *     out = softmax(scale * q k^T + mask) v        lse = log(sum(exp(scores)))
  *
  * Every function may be called from several threads at once. Nothing is written unless FA_OK is
- * returned. The meaning of every option is that of fastattn.attention in Python.
+ * returned. The meaning of every option is that of fastattn.attention in Python. Start from
+ * `fa_args args = {.size = sizeof args, .left = -1, .right = -1}`: what is 0 is not used.
+ * A batch is one index over all leading axes, or a packed sequence.
  */
 #ifndef FASTATTN_H
 #define FASTATTN_H
@@ -33,18 +35,29 @@ typedef enum {
     FA_INVALID          /* sizes or ranges that make no sense; args->size of another version */
 } fa_status;
 
-typedef enum { FA_FLOAT32, FA_FLOAT64, FA_BOOL } fa_dtype;
+typedef enum {
+    FA_FLOAT32,
+    FA_FLOAT64,
+    FA_BOOL,
+    FA_FLOAT16,
+    FA_BFLOAT16,
+    FA_INT8,
+    FA_FLOAT8_E4M3, /* finite, NaN 0x7f: the "fn" kind */
+    FA_FLOAT8_E5M2
+} fa_dtype;
 
 /* A tensor (lead..., heads, sequence, feature); strides in bytes, zero and negative allowed. */
 typedef struct {
     void *data;
     int64_t lead[FA_MAX_LEAD];
     int64_t head, row, column;
+    int64_t page; /* from page to page, with block_table */
 } fa_tensor;
 
 typedef struct {
-    size_t size; /* sizeof(fa_args): lets the struct grow */
-    fa_dtype dtype;
+    size_t size;       /* sizeof(fa_args): lets the struct grow */
+    fa_dtype dtype;    /* of q and out: float32, float64, float16, bfloat16 */
+    fa_dtype kv_dtype; /* of k and v: the same, or narrower; with float64 only float64 */
     int lead_rank;
     int64_t lead_shape[FA_MAX_LEAD];
     int64_t q_heads, kv_heads; /* q_heads a multiple of kv_heads */
@@ -52,13 +65,30 @@ typedef struct {
 
     fa_tensor q, k, v, out; /* out of fa_attention_weights: (lead..., q_heads, queries, keys) */
     fa_tensor mask;         /* data NULL: none. row is the query axis, column the key axis */
-    fa_dtype mask_dtype;    /* FA_BOOL (nonzero = attend), FA_FLOAT32, FA_FLOAT64 */
-    void *lse;              /* NULL or (lead..., q_heads, queries), contiguous, of dtype */
+    fa_dtype mask_dtype;    /* FA_BOOL (nonzero = attend) or a float; 16 bits not with float64 */
+    void *lse;              /* NULL or (lead..., q_heads, queries), contiguous; float32, float64 */
+
+    /* A key's or value's true value is what is stored times its scale: float32, (lead..., kv_heads,
+     * keys) with column unused; data NULL: 1. */
+    fa_tensor k_scale, v_scale;
+
+    /* Packed sequences, lead_rank 0: sequence b has the rows cu_q[b] ... cu_q[b + 1] - 1 of q and
+     * out, and those of cu_k of k and v. cu_q NULL: none. cu_k NULL only with block_table.
+     * queries, keys: all rows of q and of k. lse is (q_heads, queries). No mask. Positions, and
+     * what goes by batch, count from each sequence's own first row. */
+    int64_t sequences;
+    const int64_t *cu_q, *cu_k;
+
+    /* Pages: key j of batch b is row j % page_keys of page block_table[b * table_width +
+     * j / page_keys] of `pages`; k and v then have no leading axes. Without kv_end a batch has
+     * table_width * page_keys keys. block_table NULL: none. */
+    const int32_t *block_table;
+    int64_t table_width, page_keys, pages;
 
     double scale, softcap; /* softcap 0: none */
     int causal;
     int64_t left, right;                         /* window; -1: unbounded */
-    const int64_t *q_offset, *kv_begin, *kv_end; /* (batches); NULL: keys - queries, 0, keys */
+    const int64_t *q_offset, *kv_begin, *kv_end; /* (batches); NULL: kv_end - queries, 0, keys */
     const double *alibi;                         /* NULL or (batches, q_heads) */
     const double *sinks;                         /* NULL or (q_heads) */
 

@@ -22,8 +22,9 @@
 #include "platform.h"
 
 enum {
-    FA_KEY_PADDING = 16, /* a tile of keys may run this far past the last key of a block */
-    FA_MAX_WIDTH = 64    /* rows of a tile on any instruction set, at most */
+    FA_TILE_PADDING = 12, /* kernels look so far past the last key of a block, */
+    FA_KEY_PADDING = 32,  /* and those of thin tiles so far */
+    FA_MAX_WIDTH = 64     /* rows of a tile on any instruction set, at most */
 };
 
 /* log2(e), and how far a score may exceed the running maximum before o and l are rescaled.
@@ -31,11 +32,22 @@ enum {
 #define FA_LOG2E 1.4426950408889634074
 #define FA_RESCALE_THRESHOLD 8.0
 
-typedef enum { FA_MASK_NONE, FA_MASK_BOOL, FA_MASK_FLOAT32, FA_MASK_FLOAT64 } fa_mask_type;
+typedef enum {
+    FA_MASK_NONE,
+    FA_MASK_BOOL,
+    FA_MASK_FLOAT32,
+    FA_MASK_FLOAT64,
+    FA_MASK_HALF,
+    FA_MASK_BFLOAT
+} fa_mask_type;
+
+/* How a number is stored; FA_REAL: as the table computes. */
+typedef enum { FA_REAL, FA_HALF, FA_BFLOAT, FA_CHAR, FA_E4M3, FA_E5M2 } fa_storage;
 
 /* One tile of query rows and its online-softmax state. */
 typedef struct {
     int vectors;         /* 1 ... max_vectors */
+    int thin;            /* rows of a thin tile; 0: a wide one */
     int fresh;           /* no key seen yet: o holds nothing */
     int64_t depth;       /* features of q and k */
     int64_t value_depth; /* features of v; 0 when only m and l are wanted */
@@ -58,8 +70,9 @@ typedef struct {
 /* Up to key_block keys, as rows that lie anywhere. */
 typedef struct {
     int keys;
-    const void *const *k; /* [keys + FA_KEY_PADDING]; what follows the keys may be any row */
-    const void *const *v; /* [keys] */
+    /* [keys + FA_TILE_PADDING], of thin tiles [keys + FA_KEY_PADDING]. What follows the keys may be
+     * any rows; best are those that come next, which are then asked for in time. */
+    const void *const *k, *const *v;
     const fa_modifiers *modifiers;
 } fa_block;
 
@@ -69,17 +82,26 @@ typedef struct fa_kernels {
     int lanes;       /* rows of a vector */
     int max_vectors; /* vectors of a tile */
     int key_block;   /* keys of a block */
+    int thin_rows;   /* up to so many rows a thin tile is the faster one */
 
-    /* Transpose rows [count] in, times factor; begin the state. sinks: [width] in log2 or NULL.
-     * Rows past count repeat the last one; their results are never written. */
-    void (*pack)(fa_tile *tile, const void *const *rows, int count, double factor,
-                 const void *sinks);
+    /* Rows [count] in, times factor; a wide tile's are transposed, and rows past count repeat the
+     * last one; their results are never written. */
+    void (*pack)(fa_tile *tile, const void *const *rows, int count, double factor);
+    /* The state before the first key. sinks: [width] in log2 or NULL. */
+    void (*begin)(fa_tile *tile, const void *sinks);
     /* All stages for one block: what the driver calls. */
     void (*update)(fa_tile *tile, const fa_block *block);
+    /* into = the state over the keys of both: different keys, the same rows. */
+    void (*merge)(fa_tile *into, const fa_tile *from);
     /* Transpose out: rows[r][d] = o / l, or 0 where l is 0. */
     void (*finish)(const fa_tile *tile, void *const *rows, int count);
     /* rows[r][j] = exp2(s - m) / l with the final m and l of an earlier walk over all blocks. */
     void (*weigh)(fa_tile *tile, const fa_block *block, void *const *rows, int count);
+
+    /* Rows between storage and the type of the table: to[n] = from[n] * factor, and rounded to
+     * nearest even. Of float64 tables only with FA_REAL. */
+    void (*widen)(fa_storage storage, const void *from, int64_t count, double factor, void *to);
+    void (*narrow)(fa_storage storage, const void *from, int64_t count, void *to);
 
     /* The stages of update, one by one, for tests and benches. */
     void (*scores)(fa_tile *tile, const fa_block *block);

@@ -8,43 +8,70 @@
 #include "blockmap.h"
 #include "fastattn.h"
 #include "kernels.h"
-#include "schedule.h"
+#include "sequence.h"
 #include "source.h"
 
 enum { FA_MAX_TILES = 8 }; /* of a task */
 
+/* What of the call's tasks belongs to one sequence. */
+typedef struct {
+    int64_t sequence;
+    int64_t first_task, first_part;
+    int64_t first_state; /* bytes */
+} fa_entry;
+
 typedef struct {
     const fa_args *args;
     const fa_kernels *kernels;
-    int weights; /* the table of weights is wanted, not the output */
-    int64_t batches;
-    int64_t group; /* query heads of a kv head */
-    int64_t value_depth;
-    int key_block;             /* keys of a block */
-    fa_tiling tiling;          /* of the group * queries rows of one kv head */
-    int tiles;                 /* of a task */
-    int64_t head_tasks, tasks; /* of one kv head of one batch; of the call */
+    int weights;                      /* the table of weights is wanted, not the output */
+    fa_storage q_storage, kv_storage; /* of q and out; of k and v */
+    int q_copied, k_copied, v_copied, out_copied;
+    int64_t group;       /* query heads of a kv head */
+    int64_t value_depth; /* 0 with weights */
+    int64_t sequences;
+    fa_sequence model; /* sequence 0 */
+
+    /* A part of a sequence is `tiles` tiles of one kv head. A task is a part, or with `split` one
+     * chunk of the keys of a part, whose state is kept for a second round, that merges. */
+    fa_entry *entries; /* [sequences + 1], the longest sequence first */
+    int tiles, split;
+    int64_t tasks, parts;
     int threads;
 
     fa_blockmap map; /* states NULL: no explicit mask */
     fa_blockmap_plan map_plan;
+    fa_tiling map_tiling;
 
-    int q_scattered, k_scattered, v_scattered, out_scattered;
     char *memory;
     int64_t thread_bytes; /* scratch of a thread */
+    char *scratch, *states;
 } fa_plan;
 
 fa_status fa_plan_make(fa_plan *plan, const fa_args *args, int weights);
 void fa_plan_free(fa_plan *plan);
 
-/* Scratch of a thread, in the order in which fa_worker_start takes it. */
-int64_t fa_scratch_bytes(const fa_plan *plan);
+fa_sequence fa_plan_sequence(const fa_plan *plan, int64_t index);
 
-/* Rows of one head of one batch. */
-fa_rows fa_rows_of(const fa_plan *plan, const fa_tensor *tensor, int64_t batch, int64_t head,
-                   int64_t columns);
+/* What one task, or one part, is. */
+typedef struct {
+    const fa_entry *entry;
+    int64_t kv_head, first_tile, chunk;
+    int tiles;
+} fa_share;
 
-/* The keys that the queries of a batch may see. */
-fa_positions fa_positions_of(const fa_plan *plan, int64_t batch);
+fa_share fa_share_of_task(const fa_plan *plan, int64_t task, fa_sequence *sequence);
+fa_share fa_share_of_part(const fa_plan *plan, int64_t part, fa_sequence *sequence);
+
+/* Bytes of the state of one tile of a sequence, and where it is kept with `split`. */
+int64_t fa_state_bytes(const fa_plan *plan, const fa_sequence *sequence);
+char *fa_state_at(const fa_plan *plan, const fa_share *share, const fa_sequence *sequence,
+                  int64_t tile, int64_t chunk);
+
+/* Rows of one head of one sequence. */
+void fa_set_rows(fa_rows *rows, const fa_plan *plan, const fa_tensor *tensor,
+                 const fa_sequence *sequence, int64_t head, int64_t columns, fa_storage storage);
+
+/* Scratch is handed out in whole lines. */
+int64_t fa_line(int64_t bytes);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Where rows come from: storage, separated from arithmetic. Kernels see pointers to rows of
- * contiguous elements; rows that do not lie that way are copied, a block at a time.
+ * contiguous numbers of their own type; rows that do not lie that way, or are stored narrower, are
+ * copied, a block at a time.
  */
 #ifndef FA_SOURCE_H
 #define FA_SOURCE_H
@@ -8,23 +9,30 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels.h"
+
+/* Rows of one head of one batch. */
 typedef struct {
-    char *base;                        /* row 0 */
+    char *base;                        /* row 0, or with a table row 0 of page 0 */
     int64_t row_stride, column_stride; /* bytes */
     int64_t columns;
     int element; /* bytes */
+    fa_storage storage;
+    const int32_t *table; /* pages of page_keys rows each, or NULL: row after row */
+    int64_t page_keys, page_stride;
 } fa_rows;
 
-/* Whether kernels cannot read the rows where they are: elements apart, or not aligned. */
+/* Whether elements do not lie one after another, aligned. */
 int fa_rows_scattered(const fa_rows *source, const int64_t *other_strides, int count);
 
-/* Copy one row out of, or back to, scattered storage. */
-void fa_rows_read(const fa_rows *source, int64_t row, void *contiguous);
-void fa_rows_write(const fa_rows *target, int64_t row, const void *contiguous);
+/* The address of a row. */
+char *fa_rows_at(const fa_rows *source, int64_t row);
 
-/* rows[n] = row first + n for n < count, and the last of them again for the padding. With a buffer
- * (count x columns elements) the rows are copied there. */
-void fa_rows_point(const fa_rows *source, int64_t first, int count, int padding, char *buffer,
-                   const void **rows);
+/* rows[n] = the address of row first + n. */
+void fa_rows_point(const fa_rows *source, int64_t first, int64_t count, const void **rows);
+
+/* One row between its place and contiguous elements of the same storage. */
+void fa_rows_gather(const fa_rows *source, const char *row, void *contiguous);
+void fa_rows_scatter(const fa_rows *target, char *row, const void *contiguous);
 
 #endif

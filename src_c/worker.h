@@ -6,8 +6,11 @@
 
 #include "plan.h"
 
+/* A query tile: the state of the current chunk, and that of all chunks before it. */
 typedef struct {
-    fa_tile state;
+    fa_tile state, past;
+    int has_past;
+    int64_t first_chunk; /* of the keys that its queries see */
     fa_tile_rows rows;
     fa_span span;          /* keys that its queries see */
     const uint8_t *states; /* of the blocks of an explicit mask, or NULL */
@@ -15,10 +18,9 @@ typedef struct {
 
 typedef struct {
     const fa_plan *plan;
-    int64_t batch, kv_head;
-    fa_positions positions;
-    fa_rows k, v;
-    int tiles;
+    fa_sequence sequence;
+    fa_share share;
+    fa_rows k, v, k_scale, v_scale;
     fa_worker_tile tile[FA_MAX_TILES];
     int64_t block_begin, block_end; /* blocks that some tile needs */
 
@@ -26,18 +28,66 @@ typedef struct {
 
     /* scratch */
     const void **k_rows, **v_rows; /* of the current block */
-    char *k_copy, *v_copy;         /* scattered rows, or NULL */
+    char *k_copy, *v_copy;         /* copied rows, or NULL */
+    char *elements;                /* one row of scattered elements */
     const char **mask_rows;
     void **rows;                                  /* of a tile: queries in, outputs out */
-    char *copy;                                   /* scattered rows of a tile */
+    char *copy;                                   /* copied rows of a tile */
     void *begin, *end, *slope, *position, *sinks; /* [width] */
     fa_modifiers modifiers;
 } fa_worker;
 
+/* Scratch of a thread, in bytes. */
+int64_t fa_scratch_bytes(const fa_plan *plan);
+
 void fa_worker_start(fa_worker *worker, const fa_plan *plan, int64_t task, int thread);
+/* Take up a part whose states were kept, chunk by chunk. */
+void fa_worker_resume(fa_worker *worker, const fa_plan *plan, int64_t part, int thread);
 void fa_worker_load(fa_worker *worker, int64_t block);
 void fa_worker_update(fa_worker *worker, int tile, int64_t block);
 void fa_worker_weigh(fa_worker *worker);
 void fa_worker_finish(fa_worker *worker);
+
+/* ---- state.c: chunks ---- */
+
+/* Begin the state of a tile whose queries are packed. */
+void fa_worker_begin(fa_worker *worker, fa_worker_tile *tile);
+
+/* The next block is the first one of `chunk`: what was done so far becomes the past. */
+void fa_worker_next_chunk(fa_worker *worker, int64_t chunk);
+
+/* After the last block: the state over all chunks. */
+void fa_worker_fold(fa_worker *worker);
+
+/* With plan->split: states live in the plan's memory, one per chunk; put together in the end. */
+void fa_worker_keep(fa_worker *worker);
+void fa_worker_collect(fa_worker *worker, fa_worker_tile *tile);
+
+/* ---- rows.c: rows of tiles and blocks between memory and kernels ---- */
+
+int64_t fa_query_of(const fa_worker *worker, int64_t row);
+int64_t fa_head_of(const fa_worker *worker, int64_t row);
+
+/* The addresses of the tile's rows in a tensor, `count` of them; past the last row, that row. */
+void fa_worker_point(const fa_worker *worker, const fa_worker_tile *tile, const fa_tensor *tensor,
+                     int count, void **rows);
+
+void fa_worker_pack(fa_worker *worker, fa_worker_tile *tile);
+void fa_worker_write(fa_worker *worker, fa_worker_tile *tile);
+
+/* Rows [first, first + count) of k or v, in the type of the kernels; what follows them are rows
+ * that come next, up to `end`, then the last one again. */
+void fa_worker_bring(fa_worker *worker, const fa_rows *source, const fa_rows *scale, int64_t first,
+                     int count, int64_t end, char *copy, const void **rows);
+
+/* ---- options.c: how the scores of a tile and block differ from plain products ---- */
+
+/* NULL: not at all. masked: the explicit mask matters here. */
+const fa_modifiers *fa_worker_modifiers(fa_worker *worker, const fa_worker_tile *tile,
+                                        int64_t first, int keys, int masked);
+
+/* Values of the kernels' type in arrays of a tile. */
+void fa_put(void *array, int64_t index, double value, int real_size);
+double fa_get(const void *array, int64_t index, int real_size);
 
 #endif

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.skipif(not C_FILES, reason="needs the source tree")
 COMPILER = shutil.which("gcc")
 FLAGS = {
     "scalar": [],
-    "avx2": ["-mavx2", "-mfma"],
-    "avx512": ["-mfma", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"],
+    "avx2": ["-mavx2", "-mfma", "-mf16c"],
+    "avx512": ["-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"],
 }
 
 

@@ -20,6 +20,10 @@
  *   v_transpose(rows)              LANES x LANES, in place
  *   v_shift_bits(a)                the bits of each lane, one to the left
  *   v_flags(bytes)                 32 bytes as 32 bits, set where not zero, the first lowest
+
+ *   and for float, numbers in memory at any address:
+ *   v_from_half v_from_bfloat v_from_int8 v_from_e4m3 v_from_e5m2    LANES of them, exactly
+ *   v_to_half v_to_bfloat                                rounded to nearest even, NaN stays NaN
  *
  *   NO_MAXIMUM                     m of a row that has seen no key: low, but finite, so that
  *                                  -inf - m is -inf and not NaN
@@ -40,6 +44,8 @@ typedef uint32_t real_bits;
 /* 1.5 * 2^23 + 127: adding it leaves round(x) + 127, a biased exponent, in the low bits. */
 #define POW2_MAGIC 12583039.0f
 #define NO_MAXIMUM (-3.402823466e38f)
+/* e4m3 moved into the fields of a half has the wrong bias: 15 instead of 7. */
+#define E4M3_FACTOR 256.0f
 #elif FA_REAL_BITS == 64
 typedef double real;
 typedef uint64_t real_bits;

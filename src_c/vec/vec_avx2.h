@@ -100,4 +100,52 @@ FA_INLINE uint32_t v_flags(const uint8_t *p)
     const __m256i bytes = _mm256_loadu_si256((const __m256i *)p);
     return ~(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, _mm256_setzero_si256()));
 }
+
+#if FA_REAL_BITS == 32
+FA_INLINE vec v_from_half(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
+FA_INLINE void v_to_half(void *p, vec a)
+{
+    _mm_storeu_si128(p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
+
+FA_INLINE vec v_from_bfloat(const void *p)
+{
+    const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+}
+
+FA_INLINE void v_to_bfloat(void *p, vec a)
+{
+    const __m256i bits = _mm256_castps_si256(a), one = _mm256_set1_epi32(1);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
+    const __m256i half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+    const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    const __m256i number = _mm256_castps_si256(V(cmp)(a, a, _CMP_ORD_Q));
+    __m256i out = _mm256_blendv_epi8(quiet, _mm256_add_epi32(bits, half), number);
+    out = _mm256_srli_epi32(out, 16);
+    out = _mm256_permute4x64_epi64(_mm256_packus_epi32(out, out), 0x08);
+    _mm_storeu_si128(p, _mm256_castsi256_si128(out));
+}
+
+FA_INLINE vec v_from_int8(const void *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p)));
+}
+
+FA_INLINE vec v_from_e5m2(const void *p)
+{
+    const __m128i bytes = _mm_loadl_epi64(p);
+    return _mm256_cvtph_ps(_mm_unpacklo_epi8(_mm_setzero_si128(), bytes));
+}
+
+FA_INLINE vec v_from_e4m3(const void *p)
+{
+    const __m128i bits = _mm_cvtepu8_epi16(_mm_loadl_epi64(p));
+    const __m128i size = _mm_and_si128(bits, _mm_set1_epi16(0x7f));
+    const __m128i nan = _mm_srli_epi16(_mm_cmpeq_epi16(size, _mm_set1_epi16(0x7f)), 1);
+    const __m128i sign = _mm_slli_epi16(_mm_xor_si128(bits, size), 8);
+    const __m128i half = _mm_or_si128(_mm_or_si128(_mm_slli_epi16(size, 7), sign), nan);
+    return v_mul(_mm256_cvtph_ps(half), v_splat(E4M3_FACTOR));
+}
+#endif
 #undef V

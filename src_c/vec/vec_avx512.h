@@ -125,5 +125,51 @@ FA_INLINE uint32_t v_flags(const uint8_t *p)
     const __m256i bytes = _mm256_loadu_si256((const __m256i *)p);
     return ~(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, _mm256_setzero_si256()));
 }
+
+#if FA_REAL_BITS == 32
+FA_INLINE vec v_from_half(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
+FA_INLINE void v_to_half(void *p, vec a)
+{
+    _mm256_storeu_si256(p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
+
+FA_INLINE vec v_from_bfloat(const void *p)
+{
+    const __m512i bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+}
+
+FA_INLINE void v_to_bfloat(void *p, vec a)
+{
+    const __m512i bits = _mm512_castps_si512(a), one = _mm512_set1_epi32(1);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
+    const __m512i half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    const __mmask16 number = V_MASK(cmp)(a, a, _CMP_ORD_Q);
+    const __m512i out = _mm512_mask_add_epi32(quiet, number, bits, half);
+    _mm256_storeu_si256(p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(out, 16)));
+}
+
+FA_INLINE vec v_from_int8(const void *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p)));
+}
+
+FA_INLINE vec v_from_e5m2(const void *p)
+{
+    const __m256i bits = _mm256_cvtepu8_epi16(_mm_loadu_si128(p));
+    return _mm512_cvtph_ps(_mm256_slli_epi16(bits, 8));
+}
+
+FA_INLINE vec v_from_e4m3(const void *p)
+{
+    const __m256i bits = _mm256_cvtepu8_epi16(_mm_loadu_si128(p));
+    const __m256i size = _mm256_and_si256(bits, _mm256_set1_epi16(0x7f));
+    const __m256i nan = _mm256_srli_epi16(_mm256_cmpeq_epi16(size, _mm256_set1_epi16(0x7f)), 1);
+    const __m256i sign = _mm256_slli_epi16(_mm256_xor_si256(bits, size), 8);
+    const __m256i half = _mm256_or_si256(_mm256_or_si256(_mm256_slli_epi16(size, 7), sign), nan);
+    return v_mul(_mm512_cvtph_ps(half), v_splat(E4M3_FACTOR));
+}
+#endif
 #undef V
 #undef V_MASK

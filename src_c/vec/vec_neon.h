@@ -100,4 +100,49 @@ FA_INLINE uint32_t v_flags(const uint8_t *p)
     }
     return flags;
 }
+
+#if FA_REAL_BITS == 32
+FA_INLINE vec v_of_half(uint16x4_t bits) { return vcvt_f32_f16(vreinterpret_f16_u16(bits)); }
+FA_INLINE uint16x4_t v_four_bytes(const void *p)
+{
+    uint32_t bytes;
+    memcpy(&bytes, p, sizeof bytes);
+    return vget_low_u16(vmovl_u8(vcreate_u8(bytes)));
+}
+
+FA_INLINE vec v_from_half(const void *p) { return v_of_half(vld1_u16(p)); }
+FA_INLINE void v_to_half(void *p, vec a) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a))); }
+
+FA_INLINE vec v_from_bfloat(const void *p)
+{
+    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
+}
+
+FA_INLINE void v_to_bfloat(void *p, vec a)
+{
+    const uint32x4_t bits = vreinterpretq_u32_f32(a);
+    const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
+    const uint32x4_t rounded = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
+    const uint32x4_t quiet = vorrq_u32(bits, vdupq_n_u32(0x400000));
+    vst1_u16(p, vshrn_n_u32(vbslq_u32(v_eq(a, a), rounded, quiet), 16));
+}
+
+FA_INLINE vec v_from_int8(const void *p)
+{
+    const int8x8_t bytes =
+        vreinterpret_s8_u8(vmovn_u16(vcombine_u16(v_four_bytes(p), vdup_n_u16(0))));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))));
+}
+
+FA_INLINE vec v_from_e5m2(const void *p) { return v_of_half(vshl_n_u16(v_four_bytes(p), 8)); }
+
+FA_INLINE vec v_from_e4m3(const void *p)
+{
+    const uint16x4_t bits = v_four_bytes(p), size = vand_u16(bits, vdup_n_u16(0x7f));
+    const uint16x4_t nan = vshr_n_u16(vceq_u16(size, vdup_n_u16(0x7f)), 1);
+    const uint16x4_t sign = vshl_n_u16(veor_u16(bits, size), 8);
+    return v_mul(v_of_half(vorr_u16(vorr_u16(vshl_n_u16(size, 7), sign), nan)),
+                 v_splat(E4M3_FACTOR));
+}
+#endif
 #undef V

@@ -71,3 +71,72 @@ FA_INLINE uint32_t v_flags(const uint8_t *p)
     }
     return flags;
 }
+
+#if FA_REAL_BITS == 32
+FA_INLINE float v_of_bits(uint32_t bits)
+{
+    float a;
+    memcpy(&a, &bits, sizeof a);
+    return a;
+}
+
+FA_INLINE uint32_t v_bits_of(float a)
+{
+    uint32_t bits;
+    memcpy(&bits, &a, sizeof bits);
+    return bits;
+}
+
+FA_INLINE vec v_of_half(uint32_t half)
+{
+    const uint32_t size = (half & 0x7fff) << 13, sign = (half & 0x8000) << 16;
+    /* The exponent's bias goes from 15 to 127 by a product, which is right for denormals too. */
+    float a = v_of_bits(size) * 0x1p112f;
+    if (size >= 0x0f800000) a = v_of_bits(size | 0x7f800000);
+    return v_of_bits(v_bits_of(a) | sign);
+}
+
+FA_INLINE vec v_from_half(const void *p)
+{
+    uint16_t half;
+    memcpy(&half, p, sizeof half);
+    return v_of_half(half);
+}
+
+FA_INLINE void v_to_half(void *p, vec a)
+{
+    const uint32_t bits = v_bits_of(a), size = bits & 0x7fffffff;
+    uint32_t half;
+    if (size > 0x7f800000) half = 0x7e00 | (size >> 13 & 0x3ff); /* NaN */
+    else if (size >= 0x477ff000) half = 0x7c00;                  /* rounds to infinity */
+    else if (size < 0x38800000)                                  /* a denormal: 1 ulp = 2^-24 */
+        half = v_bits_of(v_of_bits(size) + 0.5f) - 0x3f000000;
+    else half = (size - 0x38000000 + 0xfff + (size >> 13 & 1)) >> 13;
+    const uint16_t out = (uint16_t)(half | bits >> 16 >> 15 << 15);
+    memcpy(p, &out, sizeof out);
+}
+
+FA_INLINE vec v_from_bfloat(const void *p)
+{
+    uint16_t bits;
+    memcpy(&bits, p, sizeof bits);
+    return v_of_bits((uint32_t)bits << 16);
+}
+
+FA_INLINE void v_to_bfloat(void *p, vec a)
+{
+    const uint32_t bits = v_bits_of(a);
+    const uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1);
+    const uint16_t out = (uint16_t)((a == a ? rounded : bits | 0x400000) >> 16);
+    memcpy(p, &out, sizeof out);
+}
+
+FA_INLINE vec v_from_int8(const void *p) { return *(const int8_t *)p; }
+FA_INLINE vec v_from_e5m2(const void *p) { return v_of_half((uint32_t) * (const uint8_t *)p << 8); }
+
+FA_INLINE vec v_from_e4m3(const void *p)
+{
+    const uint32_t bits = *(const uint8_t *)p, size = bits & 0x7f;
+    return v_of_half(size << 7 | (bits ^ size) << 8 | (size == 0x7f ? 0x7fff : 0)) * E4M3_FACTOR;
+}
+#endif

@@ -9,15 +9,15 @@ emulator=${2:-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 flags=(-std=c11 -O2 -ffp-contract=off -Wall -Wextra -Isrc_c -pthread -DFA_HAVE_THREADS)
-sources=(src_c/attention.c src_c/blockmap.c src_c/dispatch.c src_c/parallel.c src_c/plan.c
-         src_c/schedule.c src_c/source.c src_c/worker.c)
+sources=(src_c/attention.c src_c/blockmap.c src_c/dispatch.c src_c/options.c src_c/parallel.c src_c/plan.c
+         src_c/rows.c src_c/schedule.c src_c/sequence.c src_c/source.c src_c/state.c src_c/worker.c)
 isas=(scalar)
 case $compiler in
 simde)
     compiler=gcc
     isas+=(avx512)
     sources+=(tests/c/simde/cpu.c)
-    avx512=(-std=gnu11 -DFA_EMULATED -isystem tests/c/simde -mavx2 -mfma -Wno-psabi)
+    avx512=(-std=gnu11 -DFA_EMULATED -isystem tests/c/simde -mavx2 -mfma -mf16c -Wno-psabi)
     ;;
 *)
     sources+=(src_c/cpu.c)
@@ -25,8 +25,8 @@ simde)
     aarch64*) isas+=(neon) ;;
     x86_64*) isas+=(avx2 avx512) ;;
     esac
-    avx2=(-mavx2 -mfma)
-    avx512=(-mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+    avx2=(-mavx2 -mfma -mf16c)
+    avx512=(-mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl)
     ;;
 esac
 for isa in "${isas[@]}"; do

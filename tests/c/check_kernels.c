@@ -65,7 +65,7 @@ static void set_up(problem *p, fa_dtype dtype)
     p->queries = 1 + draw(MAX), p->keys = 1 + draw(MAX);
     p->depth = 1 + draw(70), p->value_depth = 1 + draw(70), p->bshd = (int)draw(2);
     fa_args *a = &p->args;
-    *a = (fa_args){.size = sizeof(fa_args), .dtype = dtype, .lead_rank = 1};
+    *a = (fa_args){.size = sizeof(fa_args), .dtype = dtype, .kv_dtype = dtype, .lead_rank = 1};
     a->lead_shape[0] = p->batch, a->q_heads = p->q_heads, a->kv_heads = p->kv_heads;
     a->queries = p->queries, a->keys = p->keys, a->depth = p->depth;
     a->value_depth = p->value_depth;

@@ -25,6 +25,7 @@ static fa_status attend(float *out, int threads)
 {
     const fa_args args = {.size = sizeof(fa_args),
                           .dtype = FA_FLOAT32,
+                          .kv_dtype = FA_FLOAT32,
                           .lead_rank = 1,
                           .lead_shape = {1},
                           .q_heads = HEADS,

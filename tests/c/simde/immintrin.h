@@ -41,6 +41,56 @@ static inline simde__m512d quarters_64(simde__m512d a, simde__m512d b, int contr
     return simde__m512d_from_private(r);
 }
 
+/* Conversions between widths, by halves. */
+static inline simde__m512 from_halves(__m256i halves)
+{
+    simde__m512_private wide;
+    wide.m256[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+    wide.m256[1] = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
+    return simde__m512_from_private(wide);
+}
+
+static inline __m256i to_halves(simde__m512 a, const int rounding)
+{
+    (void)rounding;
+    simde__m512_private wide = simde__m512_to_private(a);
+    return _mm256_set_m128i(_mm256_cvtps_ph(wide.m256[1], 0), _mm256_cvtps_ph(wide.m256[0], 0));
+}
+
+static inline simde__m512i widen_u16(__m256i from)
+{
+    simde__m512i_private wide;
+    uint16_t some[16];
+    _mm256_storeu_si256((__m256i *)some, from);
+    for (int n = 0; n < 16; ++n) wide.u32[n] = some[n];
+    return simde__m512i_from_private(wide);
+}
+
+static inline simde__m512i widen_i8(__m128i from)
+{
+    simde__m512i_private wide;
+    int8_t some[16];
+    _mm_storeu_si128((__m128i *)some, from);
+    for (int n = 0; n < 16; ++n) wide.i32[n] = some[n];
+    return simde__m512i_from_private(wide);
+}
+
+static inline __m256i narrow_u32(simde__m512i a)
+{
+    simde__m512i_private wide = simde__m512i_to_private(a);
+    uint16_t some[16];
+    for (int n = 0; n < 16; ++n) some[n] = (uint16_t)wide.u32[n];
+    return _mm256_loadu_si256((const __m256i *)some);
+}
+
+static inline simde__m512 from_i32(simde__m512i a)
+{
+    simde__m512i_private from = simde__m512i_to_private(a);
+    simde__m512_private to;
+    for (int n = 0; n < 16; ++n) to.f32[n] = (float)from.i32[n];
+    return simde__m512_from_private(to);
+}
+
 #define __m512 simde__m512
 #define __m512d simde__m512d
 #define __m512i simde__m512i
@@ -50,6 +100,18 @@ static inline simde__m512d quarters_64(simde__m512d a, simde__m512d b, int contr
 #define _mm512_cvtepu8_epi64 widen_64
 #define _mm512_shuffle_f32x4 quarters
 #define _mm512_shuffle_f64x2 quarters_64
+#define _mm512_cvtph_ps from_halves
+#define _mm512_cvtps_ph to_halves
+#define _mm512_cvtepu16_epi32 widen_u16
+#define _mm512_cvtepi8_epi32 widen_i8
+#define _mm512_cvtepi32_epi16 narrow_u32
+#define _mm512_cvtepi32_ps from_i32
+#define _mm512_add_epi32 simde_mm512_add_epi32
+#define _mm512_and_si512 simde_mm512_and_si512
+#define _mm512_mask_add_epi32 simde_mm512_mask_add_epi32
+#define _mm512_or_si512 simde_mm512_or_si512
+#define _mm512_set1_epi32 simde_mm512_set1_epi32
+#define _mm512_srli_epi32 simde_mm512_srli_epi32
 #define _mm512_abs_pd simde_mm512_abs_pd
 #define _mm512_abs_ps simde_mm512_abs_ps
 #define _mm512_add_pd simde_mm512_add_pd

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT
+ * How the scores of a tile and block differ from scaled products, in the units of the kernels.
+ */
+#include "worker.h"
+
+/* Key bounds of each row, from the block's first key on. */
+static void set_bounds(fa_worker *worker, const fa_worker_tile *tile, int64_t first, int keys)
+{
+    const int size = worker->plan->kernels->real_size;
+    const int width = tile->rows.vectors * worker->plan->kernels->lanes;
+    for (int r = 0; r < width; ++r) {
+        const int row = r < tile->rows.rows ? r : tile->rows.rows - 1;
+        const int64_t query = fa_query_of(worker, tile->rows.row_begin + row);
+        const fa_range range = fa_allowed(&worker->sequence.positions, query);
+        const int64_t begin = range.begin - first, end = range.end - first;
+        fa_put(worker->begin, r, begin < 0 ? 0 : begin > keys ? keys : (double)begin, size);
+        fa_put(worker->end, r, end < 0 ? 0 : end > keys ? keys : (double)end, size);
+    }
+}
+
+static void set_alibi(fa_worker *worker, const fa_worker_tile *tile, int64_t first)
+{
+    const fa_args *args = worker->plan->args;
+    const fa_sequence *sequence = &worker->sequence;
+    const int size = worker->plan->kernels->real_size;
+    for (int r = 0; r < tile->rows.vectors * worker->plan->kernels->lanes; ++r) {
+        const int64_t row = tile->rows.row_begin + (r < tile->rows.rows ? r : tile->rows.rows - 1);
+        const double slope = args->alibi[sequence->index * args->q_heads + fa_head_of(worker, row)];
+        const int64_t position = fa_query_of(worker, row) + sequence->positions.offset;
+        fa_put(worker->slope, r, slope * FA_LOG2E, size);
+        fa_put(worker->position, r, (double)(position - first), size);
+    }
+}
+
+static void set_mask(fa_worker *worker, const fa_worker_tile *tile, int64_t first)
+{
+    const fa_tensor *mask = &worker->plan->args->mask;
+    const int width = tile->rows.vectors * worker->plan->kernels->lanes;
+    fa_worker_point(worker, tile, mask, width, (void **)worker->mask_rows);
+    for (int r = 0; r < width; ++r) worker->mask_rows[r] += first * mask->column;
+}
+
+static fa_mask_type mask_type(fa_dtype dtype)
+{
+    switch (dtype) {
+    case FA_FLOAT32: return FA_MASK_FLOAT32;
+    case FA_FLOAT64: return FA_MASK_FLOAT64;
+    case FA_FLOAT16: return FA_MASK_HALF;
+    case FA_BFLOAT16: return FA_MASK_BFLOAT;
+    default: return FA_MASK_BOOL;
+    }
+}
+
+const fa_modifiers *fa_worker_modifiers(fa_worker *worker, const fa_worker_tile *tile,
+                                        int64_t first, int keys, int masked)
+{
+    const fa_args *args = worker->plan->args;
+    fa_modifiers *modifiers = &worker->modifiers;
+    const int bounded = first < tile->span.full_begin || first + keys > tile->span.full_end;
+    if (!bounded && !masked && !args->alibi && !(args->softcap > 0)) return NULL;
+    *modifiers = (fa_modifiers){.cap = args->softcap};
+    if (bounded) {
+        set_bounds(worker, tile, first, keys);
+        modifiers->begin = worker->begin;
+        modifiers->end = worker->end;
+    }
+    if (args->alibi) {
+        set_alibi(worker, tile, first);
+        modifiers->slope = worker->slope;
+        modifiers->position = worker->position;
+    }
+    if (masked) {
+        set_mask(worker, tile, first);
+        modifiers->mask_rows = worker->mask_rows;
+        modifiers->mask_stride = args->mask.column;
+        modifiers->mask = mask_type(args->mask_dtype);
+    }
+    return modifiers;
+}

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT
+ * Rows of tiles and blocks between memory and kernels: which they are, and copies of those that
+ * kernels cannot use where they lie.
+ */
+#include <math.h>
+
+#include "worker.h"
+
+int64_t fa_query_of(const fa_worker *worker, int64_t row) { return row / worker->plan->group; }
+
+int64_t fa_head_of(const fa_worker *worker, int64_t row)
+{
+    return worker->share.kv_head * worker->plan->group + row % worker->plan->group;
+}
+
+void fa_put(void *array, int64_t index, double value, int real_size)
+{
+    if (real_size == (int)sizeof(float)) ((float *)array)[index] = (float)value;
+    else ((double *)array)[index] = value;
+}
+
+double fa_get(const void *array, int64_t index, int real_size)
+{
+    if (real_size == (int)sizeof(float)) return ((const float *)array)[index];
+    return ((const double *)array)[index];
+}
+
+void fa_worker_point(const fa_worker *worker, const fa_worker_tile *tile, const fa_tensor *tensor,
+                     int count, void **rows)
+{
+    const int64_t group = worker->plan->group;
+    fa_rows first;
+    fa_set_rows(&first, worker->plan, tensor, &worker->sequence, worker->share.kv_head * group, 0,
+                FA_REAL);
+    int64_t head = tile->rows.row_begin % group, query = tile->rows.row_begin / group;
+    for (int r = 0; r < count; ++r) {
+        if (r >= tile->rows.rows) {
+            rows[r] = rows[r - 1];
+            continue;
+        }
+        rows[r] = first.base + head * tensor->head + query * tensor->row;
+        if (++head == group) head = 0, ++query;
+    }
+}
+
+/* ---- one row ---- */
+
+static void bring_row(const fa_worker *worker, const fa_rows *source, const char *row,
+                      double factor, char *to)
+{
+    if (source->columns > 1 && source->column_stride != source->element) {
+        fa_rows_gather(source, row, worker->elements);
+        row = worker->elements;
+    } else if (source->storage == FA_REAL && (uintptr_t)row % (uintptr_t)source->element) {
+        fa_rows_gather(source, row, worker->elements);
+        row = worker->elements;
+    }
+    worker->plan->kernels->widen(source->storage, row, source->columns, factor, to);
+}
+
+static void send_row(const fa_worker *worker, const fa_rows *target, const char *from, char *row)
+{
+    worker->plan->kernels->narrow(target->storage, from, target->columns, worker->elements);
+    fa_rows_scatter(target, row, worker->elements);
+}
+
+/* ---- queries and outputs ---- */
+
+void fa_worker_pack(fa_worker *worker, fa_worker_tile *tile)
+{
+    const fa_plan *plan = worker->plan;
+    const fa_args *args = plan->args;
+    const double factor = args->softcap > 0 ? args->scale / args->softcap : args->scale * FA_LOG2E;
+    fa_worker_point(worker, tile, &args->q, tile->rows.rows, worker->rows);
+    if (plan->q_copied) {
+        fa_rows source;
+        fa_set_rows(&source, plan, &args->q, &worker->sequence, 0, args->depth, plan->q_storage);
+        char *copy = worker->copy;
+        for (int r = 0; r < tile->rows.rows; ++r, copy += args->depth * plan->kernels->real_size) {
+            bring_row(worker, &source, worker->rows[r], 1, copy);
+            worker->rows[r] = copy;
+        }
+    }
+    plan->kernels->pack(&tile->state, (const void *const *)worker->rows, tile->rows.rows, factor);
+}
+
+static void write_lse(const fa_worker *worker, const fa_worker_tile *tile)
+{
+    const fa_args *args = worker->plan->args;
+    const fa_sequence *sequence = &worker->sequence;
+    const int size = worker->plan->kernels->real_size;
+    const int64_t batch = args->cu_q ? 0 : sequence->index;
+    for (int r = 0; r < tile->rows.rows; ++r) {
+        const int64_t row = tile->rows.row_begin + r;
+        const int64_t head = batch * args->q_heads + fa_head_of(worker, row);
+        const double m = fa_get(tile->state.m, r, size), l = fa_get(tile->state.l, r, size);
+        const double lse = l == 0 ? -INFINITY : (m + log2(l)) / FA_LOG2E;
+        const int64_t query = sequence->query_row + fa_query_of(worker, row);
+        fa_put(args->lse, head * args->queries + query, lse, size);
+    }
+}
+
+void fa_worker_write(fa_worker *worker, fa_worker_tile *tile)
+{
+    const fa_plan *plan = worker->plan;
+    const fa_tensor *out = &plan->args->out;
+    const int64_t row_bytes = plan->value_depth * plan->kernels->real_size;
+    if (plan->args->lse) write_lse(worker, tile);
+    if (plan->weights) return;
+    fa_worker_point(worker, tile, out, tile->rows.rows, worker->rows);
+    if (!plan->out_copied) {
+        plan->kernels->finish(&tile->state, worker->rows, tile->rows.rows);
+        return;
+    }
+    void *rows[FA_MAX_WIDTH];
+    fa_rows target;
+    fa_set_rows(&target, plan, out, &worker->sequence, 0, plan->value_depth, plan->q_storage);
+    for (int r = 0; r < tile->rows.rows; ++r) rows[r] = worker->copy + r * row_bytes;
+    plan->kernels->finish(&tile->state, rows, tile->rows.rows);
+    for (int r = 0; r < tile->rows.rows; ++r) send_row(worker, &target, rows[r], worker->rows[r]);
+}
+
+/* ---- keys and values ---- */
+
+void fa_worker_bring(fa_worker *worker, const fa_rows *source, const fa_rows *scale, int64_t first,
+                     int count, int64_t end, char *copy, const void **rows)
+{
+    const int padding = worker->sequence.thin || copy ? FA_KEY_PADDING : FA_TILE_PADDING;
+    const int64_t next = end - first < count + padding ? end - first : count + padding;
+    fa_rows_point(source, first, next, rows);
+    for (int64_t n = next; n < count + padding; ++n) rows[n] = rows[n - 1];
+    if (!copy) return;
+    const int64_t row_bytes = source->columns * worker->plan->kernels->real_size;
+    const int64_t stored_bytes = source->columns * source->element;
+    for (int n = 0; n < count; ++n, copy += row_bytes) {
+        for (int64_t at = 0; at < stored_bytes; at += FA_LINE)
+            FA_PREFETCH((const char *)rows[n + FA_KEY_PADDING / 2] + at);
+        const double factor = scale ? *(const float *)fa_rows_at(scale, first + n) : 1;
+        bring_row(worker, source, rows[n], factor, copy);
+        rows[n] = copy;
+    }
+    for (int n = 0; n < FA_KEY_PADDING; ++n) rows[count + n] = rows[count - 1];
+}

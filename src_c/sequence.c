@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+#include "sequence.h"
+
+enum {
+    /* Under an explicit mask tiles and blocks never straddle so many rows and keys: masks that
+       leave out whole blocks come in multiples of it. */
+    MASK_BLOCK = 64,
+    /* Keys of a chunk, about: enough to hide what merging costs, few enough to deal a long cache
+       out evenly. */
+    CHUNK_KEYS = 512,
+    /* Copied keys of a thin tile, which are used once or a few times, stay in the first cache. */
+    COPY_BYTES = 16 * 1024,
+    COPY_KEYS = 8, /* a multiple of it */
+};
+
+int64_t fa_sequence_count(const fa_args *args)
+{
+    if (args->cu_q) return args->sequences;
+    int64_t count = 1;
+    for (int axis = 0; axis < args->lead_rank; ++axis) count *= args->lead_shape[axis];
+    return count;
+}
+
+static int key_block_of(const fa_args *args, const fa_kernels *kernels, int thin, int copies)
+{
+    int64_t keys = kernels->key_block;
+    if (args->mask.data && keys > MASK_BLOCK) keys = MASK_BLOCK;
+    if (thin && copies) {
+        const int64_t fit = COPY_BYTES / (args->depth * kernels->real_size);
+        if (keys > fit) keys = fit / COPY_KEYS * COPY_KEYS;
+        if (keys < COPY_KEYS) keys = COPY_KEYS;
+    }
+    return (int)keys;
+}
+
+/* Which keys the sequence's queries see, and how many chunks those are. */
+static void place(const fa_args *args, fa_sequence *sequence)
+{
+    const int64_t index = sequence->index;
+    fa_positions *positions = &sequence->positions;
+    positions->begin = args->kv_begin ? args->kv_begin[index] : 0;
+    positions->end = args->kv_end ? args->kv_end[index] : sequence->keys;
+    positions->offset = args->q_offset ? args->q_offset[index] : positions->end - sequence->queries;
+    positions->left = args->left;
+    positions->right = args->causal ? 0 : args->right;
+    const int64_t chunk_keys = (int64_t)sequence->chunk_blocks * sequence->key_block;
+    sequence->chunks = 1;
+    if (positions->end > chunk_keys)
+        sequence->chunks = (positions->end + chunk_keys - 1) / chunk_keys;
+}
+
+void fa_sequence_move(const fa_args *args, fa_sequence *sequence, int64_t index)
+{
+    if (index == sequence->index) return;
+    sequence->index = index;
+    place(args, sequence);
+}
+
+fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, int copies,
+                           int64_t index)
+{
+    fa_sequence sequence = {.index = index, .queries = args->queries, .keys = args->keys};
+    if (args->cu_q) {
+        sequence.query_row = args->cu_q[index];
+        sequence.queries = args->cu_q[index + 1] - args->cu_q[index];
+        sequence.keys = 0;
+        if (args->cu_k && !args->block_table) {
+            sequence.key_row = args->cu_k[index];
+            sequence.keys = args->cu_k[index + 1] - args->cu_k[index];
+        }
+    }
+    if (args->block_table) sequence.keys = args->table_width * args->page_keys;
+    const int64_t rows = args->q_heads / args->kv_heads * sequence.queries;
+    sequence.tiling =
+        fa_tile_up(rows, kernels->lanes, kernels->max_vectors, args->mask.data ? MASK_BLOCK : 0);
+    sequence.thin = rows <= kernels->thin_rows;
+    sequence.key_block = key_block_of(args, kernels, sequence.thin, copies);
+    sequence.chunk_blocks = CHUNK_KEYS / sequence.key_block;
+    if (sequence.chunk_blocks < 1) sequence.chunk_blocks = 1;
+    place(args, &sequence);
+    return sequence;
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT
+ * What one sequence (a batch, or a packed sequence) of a call looks like, and how its work is cut:
+ *
+ *   tile   query rows of a kv head: row = query * group + head
+ *   block  key_block keys, what a tile is updated with at a time
+ *   chunk  chunk_blocks blocks. The state of each chunk is begun anew and merged into that of the
+ *          chunks before, whether one thread walks over all chunks or each goes to another.
+ *
+ * All borders depend on nothing but the sequence itself, and neither do its bits.
+ */
+#ifndef FA_SEQUENCE_H
+#define FA_SEQUENCE_H
+
+#include "fastattn.h"
+#include "kernels.h"
+#include "schedule.h"
+
+typedef struct {
+    int64_t index, queries, keys;
+    int64_t query_row, key_row; /* of packed tensors: its first ones */
+    fa_positions positions;
+    fa_tiling tiling;
+    int thin; /* its rows are one thin tile */
+    int key_block, chunk_blocks;
+    int64_t chunks;
+} fa_sequence;
+
+int64_t fa_sequence_count(const fa_args *args);
+
+/* A sequence; copies: K and V are copied block by block. */
+fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, int copies,
+                           int64_t index);
+
+/* Turn a sequence into sequence `index`, where all are of one shape (cu_q NULL): little work. */
+void fa_sequence_move(const fa_args *args, fa_sequence *sequence, int64_t index);
+
+#endif

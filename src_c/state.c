@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT
+ * Chunks of keys: states that are begun, merged, kept and resumed. A left fold in the order of the
+ * chunks, so that it makes no difference who computed them.
+ */
+#include "worker.h"
+
+#include <string.h>
+
+/* A kept state: whether any key was seen, m, l, o. */
+typedef struct {
+    int64_t fresh, m, l, o, bytes;
+} layout;
+
+static layout layout_of(const fa_plan *plan, const fa_sequence *sequence)
+{
+    const fa_kernels *kernels = plan->kernels;
+    const int64_t lanes = kernels->lanes, size = kernels->real_size;
+    const int64_t width = sequence->thin ? lanes : kernels->max_vectors * lanes;
+    const int64_t padded = (plan->value_depth + lanes - 1) / lanes * lanes;
+    layout at = {.fresh = 0, .m = FA_LINE};
+    at.l = at.m + fa_line(width * size);
+    at.o = at.l + fa_line(width * size);
+    at.bytes = at.o;
+    at.bytes += fa_line(sequence->thin ? sequence->tiling.rows * padded * size
+                                       : width * plan->value_depth * size);
+    return at;
+}
+
+int64_t fa_state_bytes(const fa_plan *plan, const fa_sequence *sequence)
+{
+    return layout_of(plan, sequence).bytes;
+}
+
+/* Point a tile's state to where it is kept. */
+static void attach(fa_worker *worker, const fa_worker_tile *tile, int64_t chunk, fa_tile *state)
+{
+    const fa_plan *plan = worker->plan;
+    const layout at = layout_of(plan, &worker->sequence);
+    const int64_t index = worker->share.first_tile + (tile - worker->tile);
+    char *memory = fa_state_at(plan, &worker->share, &worker->sequence, index, chunk);
+    state->m = memory + at.m;
+    state->l = memory + at.l;
+    state->o = memory + at.o;
+    memcpy(&state->fresh, memory + at.fresh, sizeof state->fresh);
+}
+
+static void set_sinks(fa_worker *worker, const fa_worker_tile *tile)
+{
+    const fa_plan *plan = worker->plan;
+    const int width = tile->rows.vectors * plan->kernels->lanes;
+    for (int r = 0; r < width; ++r) {
+        const int row = r < tile->rows.rows ? r : tile->rows.rows - 1;
+        const double sink = plan->args->sinks[fa_head_of(worker, tile->rows.row_begin + row)];
+        fa_put(worker->sinks, r, sink * FA_LOG2E, plan->kernels->real_size);
+    }
+}
+
+static void set_first_chunk(const fa_worker *worker, fa_worker_tile *tile)
+{
+    const int64_t chunk_keys = (int64_t)worker->sequence.chunk_blocks * worker->sequence.key_block;
+    tile->first_chunk = tile->span.begin < tile->span.end ? tile->span.begin / chunk_keys : 0;
+}
+
+/* A sink counts once: in the first chunk that the tile's queries see, or, if they see none, in the
+ * first one that there is. */
+void fa_worker_begin(fa_worker *worker, fa_worker_tile *tile)
+{
+    const fa_plan *plan = worker->plan;
+    set_first_chunk(worker, tile);
+    tile->has_past = 0;
+    if (plan->split) attach(worker, tile, worker->share.chunk, &tile->state);
+    const int sinks =
+        plan->args->sinks && (!plan->split || worker->share.chunk == tile->first_chunk);
+    if (sinks) set_sinks(worker, tile);
+    plan->kernels->begin(&tile->state, sinks ? worker->sinks : NULL);
+}
+
+static void put_past(fa_worker *worker, fa_worker_tile *tile)
+{
+    const fa_kernels *kernels = worker->plan->kernels;
+    if (!tile->has_past) {
+        const fa_tile empty = tile->past;
+        tile->past = tile->state;
+        tile->state.m = empty.m, tile->state.l = empty.l, tile->state.o = empty.o;
+        tile->has_past = 1;
+    } else if (!tile->state.fresh) {
+        kernels->merge(&tile->past, &tile->state);
+    }
+}
+
+void fa_worker_next_chunk(fa_worker *worker, int64_t chunk)
+{
+    for (int n = 0; n < worker->share.tiles; ++n) {
+        fa_worker_tile *tile = &worker->tile[n];
+        if (chunk <= tile->first_chunk) continue;
+        put_past(worker, tile);
+        worker->plan->kernels->begin(&tile->state, NULL);
+    }
+}
+
+void fa_worker_fold(fa_worker *worker)
+{
+    for (int n = 0; n < worker->share.tiles; ++n) {
+        fa_worker_tile *tile = &worker->tile[n];
+        if (!tile->has_past) continue;
+        put_past(worker, tile);
+        tile->state = tile->past;
+    }
+}
+
+void fa_worker_keep(fa_worker *worker)
+{
+    for (int n = 0; n < worker->share.tiles; ++n) {
+        fa_tile *state = &worker->tile[n].state;
+        char *memory = (char *)state->m - FA_LINE;
+        memcpy(memory, &state->fresh, sizeof state->fresh);
+    }
+}
+
+void fa_worker_collect(fa_worker *worker, fa_worker_tile *tile)
+{
+    set_first_chunk(worker, tile);
+    attach(worker, tile, tile->first_chunk, &tile->state);
+    for (int64_t chunk = tile->first_chunk + 1; chunk < worker->sequence.chunks; ++chunk) {
+        fa_tile next = tile->state;
+        attach(worker, tile, chunk, &next);
+        if (!next.fresh) worker->plan->kernels->merge(&tile->state, &next);
+    }
+}
