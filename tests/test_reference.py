@@ -317,12 +317,6 @@ def test_grouped_heads_equal_torch_and_need_the_flag():
 # ---- what it refuses -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["block_table", "k_scale", "v_scale"])
-def test_later_arguments_name_themselves(name):
-    with pytest.raises(NotImplementedError, match=name):
-        reference.attention(*tensors(), **{name: np.ones(1)})
-
-
 def test_refusals():
     q, k, v = tensors()
     with pytest.raises(ValueError, match="return_scores"):

@@ -1,20 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""The oracle: what the functions of fastattn compute, in plain NumPy and float64.
-
-This module is the specification in code. It is written to be read and to be right, not to be fast:
-it holds the whole score table in memory, and it uses NumPy alone, nothing else of fastattn. Its
-functions take the arguments of the public ones and return float64, so that the error of a kernel
-can be measured against them. Arguments that only steer how a kernel computes (`precision`,
-`num_threads`) are accepted and ignored; bad arguments are reported as NumPy happens to report them.
-
-Letters: q, k, v, o are the tensors, s the scores, p the weights, i counts queries and j keys.
-Logical order of axes: q (lead..., Hq, Sq, D), k (lead..., Hkv, Sk, D), v (lead..., Hkv, Sk, Dv),
-tables such as s and p (lead..., Hq, Sq, Sk).
-"""
+"""`attention` and `attention_weights` of the oracle, the whole score table in memory."""
 
 import math
 
 import numpy as np
+
+from fastattn.reference.stored import gathered, true_values
 
 STAGES = ("scaled", "capped", "masked", "weights")
 
@@ -57,8 +48,13 @@ def attention(
         kv_length - Sq: the last query sits at the last key.
     kv_lengths, kv_starts : int or array of int, optional
         Only keys kv_starts <= j < kv_lengths exist; one value or (B,).
-    block_table, k_scale, v_scale : None
-        Not implemented yet.
+    block_table : array of int, optional
+        (B, blocks). Then k and v are pages, (pages, Hkv, page, D) for "bhsd" and
+        (pages, page, Hkv, D) for "bshd"; key j of sequence b stands in page
+        block_table[b, j // page] at j % page, and there are blocks * page keys.
+    k_scale, v_scale : float or ndarray, optional
+        True value = stored value * scale: one number, (Hkv,), (B, Hkv) or (B, Hkv, Sk); with
+        `block_table` one number, (Hkv,) or (pages, Hkv, page). The same in both layouts.
     layout : {"bhsd", "bshd"}
     out : ndarray, optional
         Receives the result, converted to its dtype.
@@ -83,15 +79,23 @@ def attention(
     at a key that is not allowed, NaN and infinity too, is never looked at; at an allowed key it
     does what floating-point arithmetic does. A score of -inf is a weight of zero.
     """
-    _reject_later(block_table=block_table, k_scale=k_scale, v_scale=v_scale)
     if return_scores not in (None, *STAGES):
         raise ValueError(f"return_scores: expected None or one of {STAGES}, got {return_scores!r}")
     headless = np.ndim(q) == 2
     q, k, v = (_logical(tensor, layout) for tensor in (q, k, v))
-    lead = np.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+    lead = q.shape[:-3]
+    if block_table is None:
+        lead = np.broadcast_shapes(lead, k.shape[:-3], v.shape[:-3])
     q = np.broadcast_to(q, lead + q.shape[-3:])
     heads = q.shape[-3]
     with np.errstate(all="ignore"):  # NaN and infinity in the data are the caller's business
+        scaled_lead = lead if block_table is None else k.shape[:1]
+        k = k if k_scale is None else true_values(k, k_scale, scaled_lead)
+        v = v if v_scale is None else true_values(v, v_scale, scaled_lead)
+        if block_table is not None:
+            begin = 0 if kv_starts is None else kv_starts
+            end = np.shape(block_table)[-1] * k.shape[-2] if kv_lengths is None else kv_lengths
+            k, v = (gathered(pages, block_table, begin, end, lead) for pages in (k, v))
         tables = _scores(
             q, k, attn_mask=attn_mask, causal=causal, window_size=window_size, scale=scale,
             softcap=softcap, alibi_slopes=alibi_slopes, q_offset=q_offset, kv_lengths=kv_lengths,
@@ -129,80 +133,6 @@ def attention_weights(
         layout=layout, return_scores="weights", dtype=dtype,
     )  # fmt: skip
     return weights
-
-
-def merge_states(outs, lses, *, out=None, dtype=None):
-    """Attention over the union of disjoint key sets, from the attention over each of them.
-
-    lse = log sum_n exp(lse_n), o = sum_n exp(lse_n - lse) o_n.
-
-    Parameters
-    ----------
-    outs : sequence of ndarray
-        Outputs (..., Sq, Dv), or the same stacked on axis 0.
-    lses : sequence of ndarray
-        Their log-sum-exp (..., Sq), or the same stacked on axis 0.
-    out : ndarray, optional
-        Receives the result.
-    dtype : dtype, optional
-        Convert what is returned to it; float64 if None.
-
-    Returns
-    -------
-    out, lse : ndarray
-        (..., Sq, Dv) and (..., Sq).
-
-    Notes
-    -----
-    A state with lse = -inf saw no key and adds nothing, whatever its output holds. A sink belongs
-    into one of the states only.
-    """
-    outs = np.stack([np.asarray(each, np.float64) for each in outs])
-    lses = np.stack([np.asarray(each, np.float64) for each in lses])
-    with np.errstate(all="ignore"):
-        lse = np.logaddexp.reduce(lses, axis=0)
-        empty = lses == -np.inf
-        weights = np.where(empty, 0.0, np.exp(lses - lse))[..., None]
-        result = (weights * np.where(empty[..., None], 0.0, outs)).sum(axis=0)
-    result, lse = result.astype(dtype or np.float64), lse.astype(dtype or np.float64)
-    if out is not None:
-        np.copyto(out, result, casting="unsafe")
-        result = out
-    return result, lse
-
-
-def scaled_dot_product_attention(
-    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
-):
-    """`attention` with the names and the meaning of torch.nn.functional.
-
-    `is_causal` is aligned at the top left (query i attends to keys j <= i, however many keys there
-    are) and excludes `attn_mask`. All axes before the last two broadcast; grouped heads need
-    `enable_gqa`. There is no dropout.
-    """
-    if dropout_p != 0.0:
-        raise NotImplementedError(f"dropout_p: expected 0.0, got {dropout_p}")
-    if is_causal and attn_mask is not None:
-        raise ValueError("attn_mask: expected None with is_causal=True, got both")
-    query, key, value = (np.asarray(tensor) for tensor in (query, key, value))
-    if query.ndim == 2 and max(key.ndim, value.ndim) > 2:
-        query = query[None]
-    if not enable_gqa and query.ndim > 2:
-        try:
-            [heads] = np.broadcast_shapes(*(t.shape[-3:-2] for t in (query, key, value)))
-        except ValueError:
-            raise ValueError("heads of query, key, value differ without enable_gqa") from None
-        query = np.broadcast_to(query, (*query.shape[:-3], heads, *query.shape[-2:]))
-    return attention(
-        query, key, value, attn_mask=attn_mask, causal=is_causal, scale=scale, q_offset=0
-    )
-
-
-def _reject_later(**arguments):
-    """Raise for arguments of the public functions that the oracle does not know yet."""
-    for name, value in arguments.items():
-        if value is not None:
-            raise NotImplementedError(f"{name}: not implemented yet")
 
 
 def _logical(tensor, layout):
