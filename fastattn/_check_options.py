@@ -5,17 +5,15 @@ Each function takes what the caller passed and returns the value normalised, or 
 (wrong type or dtype), ValueError (wrong shape, range or combination) or NotImplementedError with a
 message of the form ``name: expected this, got that``. `_check` composes them into whole calls.
 
-The common value is tested first by identity (``dtype is FLOAT32``), because a small call spends as
-long in here as in the kernel.
+The common value is tested first by identity, because a small call spends as long in here as in the
+kernel.
 """
 
 import math
 
 import numpy as np
 
-FLOAT32 = np.dtype(np.float32)
-FLOAT64 = np.dtype(np.float64)
-BOOL = np.dtype(np.bool_)
+from fastattn import _check_dtypes as dtypes
 
 # Positions up to here are exact in float64, which ALiBi needs, and far from overflowing int64.
 LARGEST_OFFSET = 2**53
@@ -25,6 +23,9 @@ WIDEST_WINDOW = 2**54
 # Effort given to the exact overlap test, which is exponential in the worst case; a pair of arrays
 # that takes more counts as overlapping.
 OVERLAP_WORK = 100_000
+
+# Up to so many integers, Python finds the smallest and the largest sooner than NumPy does.
+FEW = 32
 
 PRECISIONS = ("highest", "high", "medium")
 LAYOUTS = ("bhsd", "bshd")
@@ -52,26 +53,6 @@ def array(name, value):
     if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray | np.matrix):
         return value.view(np.ndarray)
     raise TypeError(f"{name}: expected a numpy.ndarray, got {described(value)}")
-
-
-def float_dtype(name, dtype):
-    """Return the singleton of float32 or float64, the dtypes that there are kernels for."""
-    if dtype is FLOAT32 or dtype is FLOAT64:
-        return dtype
-    if dtype.name in ("float16", "bfloat16"):
-        raise NotImplementedError(
-            f"{name}: expected dtype float32 or float64, got {dtype.name} (16-bit types come later)"
-        )
-    if dtype == FLOAT32:  # an unpickled dtype, or one that carries metadata
-        return FLOAT32
-    if dtype == FLOAT64:
-        return FLOAT64
-    raise TypeError(f"{name}: expected dtype float32 or float64, got {dtype_name(dtype)}")
-
-
-def dtype_name(dtype):
-    """Name a dtype for a message; byte order is part of the name where it is not the machine's."""
-    return dtype.name if dtype.isnative else f"byte-swapped {dtype.name}"
 
 
 def aligned(name, value):
@@ -139,7 +120,7 @@ def window(value):
     return (-1 if left > WIDEST_WINDOW else left), (-1 if right > WIDEST_WINDOW else right)
 
 
-def _small_array(name, value, what):
+def small_array(name, value, what):
     """Return a list, tuple or array of numbers as an array; `what` says what was expected."""
     if isinstance(value, list | tuple):
         try:
@@ -149,6 +130,14 @@ def _small_array(name, value, what):
     if isinstance(value, np.ndarray):
         return array(name, value)
     raise TypeError(f"{name}: expected {what}, got {described(value)}")
+
+
+def integers(name, value, what):
+    """Return a list, tuple or array of integers as an array; `what` says what was expected."""
+    value = small_array(name, value, what)
+    if value.dtype.kind not in "iu":
+        raise TypeError(f"{name}: expected integers, got dtype {value.dtype.name}")
+    return value
 
 
 def per_batch(name, value, lead, least, most):
@@ -167,37 +156,46 @@ def per_batch(name, value, lead, least, most):
 
     Notes
     -----
-    The result is always a copy, so that another thread writing to the caller's array cannot undo
-    the range check before the kernel reads it.
+    What is checked is a copy, so that another thread writing to the caller's array cannot undo the
+    range check before the kernel reads it.
     """
     batch = math.prod(lead)
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         low = high = int(value)
     else:
-        value = _small_array(name, value, "an integer or an array of integers")
-        if value.dtype.kind not in "iu":
-            raise TypeError(f"{name}: expected integers, got dtype {value.dtype.name}")
-        if value.shape != () and value.shape != (batch,) and value.shape != lead:
+        value = integers(name, value, "an integer or an array of integers")
+        if value.shape not in ((batch,), (), lead):
             raise ValueError(
                 f"{name}: expected an integer or shape ({batch},), got shape {value.shape}"
             )
-        if value.size == 0:
-            return np.empty(batch, np.int64)
         value = value.reshape(-1)
-        low, high = int(value.min()), int(value.max())
+        if not value.size:
+            return np.empty(batch, np.int64)
+        if value.size <= FEW:
+            value = value.tolist()
+            low, high = min(value), max(value)
+        else:
+            value = value.copy()
+            low, high = int(value.min()), int(value.max())
     if low < least or high > most:
         wrong = low if low < least else high
         raise ValueError(f"{name}: expected values from {least} to {most}, got {wrong}")
     result = np.empty(batch, np.int64)
-    result[...] = value
+    result[:] = value
     return result
+
+
+def real_numbers(name, value):
+    """Return a list, tuple or array of real numbers as an array."""
+    value = small_array(name, value, "an array of numbers")
+    if value.dtype.kind not in "fiu" and value.dtype.name != "bfloat16":
+        raise TypeError(f"{name}: expected real numbers, got dtype {value.dtype.name}")
+    return value
 
 
 def _per_head(name, value, shapes, what):
     """Return real numbers as a new float64 array, of a shape in `shapes` as it came."""
-    value = _small_array(name, value, "an array of numbers")
-    if value.dtype.kind not in "fiu" and value.dtype.name != "bfloat16":
-        raise TypeError(f"{name}: expected real numbers, got dtype {value.dtype.name}")
+    value = real_numbers(name, value)
     if value.shape not in shapes:
         raise ValueError(f"{name}: expected shape {what}, got shape {value.shape}")
     return value.astype(np.float64, order="C")
@@ -230,7 +228,7 @@ def mask(value, shape, dtype):
     Parameters
     ----------
     value : ndarray
-        bool, float32, or (where `dtype` is float64) float64; rank 0 to max(4, rank of `shape`).
+        bool, float32, or of `dtype`; rank 0 to max(4, rank of `shape`).
     shape : tuple of int
         lead + (Hq, Sq, Sk).
     dtype : numpy.dtype
@@ -240,12 +238,10 @@ def mask(value, shape, dtype):
         value = np.asarray(value)
     value = array("attn_mask", value)
     found = value.dtype
-    accepted = (BOOL, FLOAT32, FLOAT64) if dtype == FLOAT64 else (BOOL, FLOAT32)
-    if found not in accepted:
-        expected = " or ".join(each.name for each in accepted)
-        raise TypeError(
-            f"attn_mask: expected dtype {expected} with {dtype.name} q, got {dtype_name(found)}"
-        )
+    if found not in (dtypes.BOOL, dtypes.FLOAT32, dtype):
+        accepted = dtypes.listed(list(dict.fromkeys(["bool", "float32", dtype.name])))
+        found = dtypes.dtype_name(found)
+        raise TypeError(f"attn_mask: expected dtype {accepted} with {dtype.name} q, got {found}")
     aligned("attn_mask", value)
     if value.ndim > max(4, len(shape)):
         raise ValueError(
@@ -269,7 +265,7 @@ def writable(out, shape, dtype):
     """Return `out` as an ndarray of `shape` and `dtype` that can be written, element by element."""
     checked = array("out", out)
     if checked.dtype != dtype:
-        found = dtype_name(checked.dtype)
+        found = dtypes.dtype_name(checked.dtype)
         raise TypeError(f"out: expected dtype {dtype.name} like the input, got {found}")
     if checked.shape != shape:
         raise ValueError(f"out: expected shape {shape}, got {checked.shape}")

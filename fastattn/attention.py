@@ -108,6 +108,7 @@ def attention(
         v_scale=v_scale, layout=layout, precision=precision, out=out, return_lse=return_lse,
         num_threads=num_threads,
     )  # fmt: skip
+    _reject_later(problem)
     _core.attend(problem, problem.num_threads or get_num_threads(), _isa())
     return (problem.result, problem.lse_result) if return_lse else problem.result
 
@@ -137,9 +138,25 @@ def attention_weights(
         kv_lengths=kv_lengths, kv_starts=kv_starts, block_table=block_table, k_scale=k_scale,
         layout=layout, precision=precision, num_threads=num_threads,
     )  # fmt: skip
+    _reject_later(problem)
     threads = problem.num_threads or get_num_threads()
     _core.attend(problem, threads, _isa(), weights=True)
     return problem.result
+
+
+def _reject_later(problem):
+    """Refuse what the C core cannot do yet. It goes when the core can, tests/test_later.py too."""
+    if problem.block_table is not None:
+        raise NotImplementedError("block_table: expected None, got a table (it comes later)")
+    if problem.k_scale is not None or problem.v_scale is not None:
+        raise NotImplementedError("k_scale, v_scale: expected None, got scales (they come later)")
+    for name in "q", "k", "mask":
+        tensor = getattr(problem, name)
+        if tensor is not None and tensor.itemsize < 4 and tensor.dtype.kind != "b":
+            raise NotImplementedError(
+                f"{name}: expected dtype float32 or float64, got {tensor.dtype.name} (narrower "
+                "types come later)"
+            )
 
 
 def scaled_dot_product_attention(
@@ -202,7 +219,7 @@ def merge_states(outs, lses, *, out=None):
     merged = np.zeros(problem.out.shape, np.float64)
     for share, part in zip(shares, problem.outs, strict=True):
         # A set without keys counts nothing, whatever its output holds.
-        used = np.where((share > 0)[..., None], part, 0.0)
+        used = np.where((share > 0)[..., None], part.astype(np.float64), 0.0)
         merged += (share / np.where(total > 0, total, 1.0))[..., None] * used
     problem.out[...] = merged
     return problem.out, problem.lse

@@ -8,12 +8,18 @@ themselves are known less exactly. float64 has 2^29 times the precision; exp2 an
 """
 
 import numpy as np
+import pytest
 
 from fastattn import reference
 
 UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
 ALLOWED = {"float32": 2e-6, "float64": 2e-6 * 2.0**-27}
 SIZES = [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 47, 48, 49, 63, 64, 65, 97, 127, 129]
+
+
+def dtype_of(name):
+    """Return a dtype of NumPy or of ml_dtypes, without which the test is skipped."""
+    return np.dtype(getattr(np if hasattr(np, name) else pytest.importorskip("ml_dtypes"), name))
 
 
 def tolerance(dtype, v, scores):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """One test for each message of the validation modules, and nothing written when one is raised.
 
-The cases stand in error_cases.py. `test_every_raise_has_a_case` traces them and fails when a
-`raise` of the two modules is reached by none.
+The cases stand in error_cases.py and error_cases_cache.py. `test_every_raise_has_a_case` traces
+them and fails when a `raise` of the validation modules is reached by none.
 """
 
 import ast
@@ -23,9 +23,29 @@ from error_cases import (
     V,
     zeros,
 )
+from error_cases_cache import (
+    FIVE,
+    FIVE_AXES_CASES,
+    PAGED,
+    PAGED_CASES,
+    PAGED_SCALE_CASES,
+    SCALE_CASES,
+    VARLEN,
+    VARLEN_CASES,
+    VARLEN_PAGED,
+    VARLEN_PAGED_CASES,
+)
 
 import fastattn
-from fastattn import _check, _check_options
+from fastattn import (
+    _check,
+    _check_cache,
+    _check_dtypes,
+    _check_options,
+    _check_scores,
+    _check_tensors,
+    _check_varlen,
+)
 
 
 def arguments(changes):
@@ -70,6 +90,13 @@ def call_sdpa(request):
     return request.param
 
 
+@pytest.fixture(
+    params=[pytest.param(_check.varlen_problem, id="problem"), public("attention_varlen")]
+)
+def call_varlen(request):
+    return request.param
+
+
 def check(function, exception, message):
     """Call `function`, which has to raise exactly `exception` with a text starting `message`."""
     with pytest.raises(exception) as caught:
@@ -105,10 +132,66 @@ def test_scaled_dot_product_attention(call_sdpa, changes, exception, message):
     check(lambda: call_sdpa(**named), exception, message)
 
 
-def test_bfloat16_comes_later(call):
+FIVE_AXES = {**PAGED, "q": FIVE, "block_table": np.zeros((6, 3), int)}
+
+
+@pytest.mark.parametrize(
+    "valid, changes, exception, message",
+    [
+        *(pytest.param(PAGED, *case, id=name) for name, case in PAGED_CASES.items()),
+        *(pytest.param(FIVE_AXES, *case, id=f"5 {name}") for name, case in FIVE_AXES_CASES.items()),
+    ],
+)
+def test_pages(call, valid, changes, exception, message):
+    arguments = {**valid, **changes}
+    shape = (*np.shape(arguments["q"])[:-1], 48)
+    canary = arguments.setdefault("out", np.full(shape, 7, F32))
+    before = canary.copy()
+    check(lambda: call(**arguments), exception, message)
+    np.testing.assert_array_equal(canary, before)
+
+
+@pytest.mark.parametrize(
+    "valid, value, exception, message",
+    [
+        *(pytest.param(arguments({}), *case, id=name) for name, case in SCALE_CASES.items()),
+        *(pytest.param(PAGED, *case, id=f"paged {n}") for n, case in PAGED_SCALE_CASES.items()),
+    ],
+)
+def test_scales(call, call_weights, valid, value, exception, message):
+    check(lambda: call(**valid, k_scale=value), exception, message)
+    without_v = {name: tensor for name, tensor in valid.items() if name != "v"}
+    check(lambda: call_weights(**without_v, k_scale=value), exception, message)
+    if np.shape(value) != (2, 2, 24):
+        message = message.replace("k_scale", "v_scale")
+        check(lambda: call(**valid, v_scale=value), exception, message)
+
+
+@pytest.mark.parametrize(
+    "valid, changes, exception, message",
+    [
+        *(pytest.param(VARLEN, *case, id=name) for name, case in VARLEN_CASES.items()),
+        *(
+            pytest.param(VARLEN_PAGED, *case, id=f"paged {n}")
+            for n, case in VARLEN_PAGED_CASES.items()
+        ),
+    ],
+)
+def test_varlen(call_varlen, valid, changes, exception, message):
+    changes = dict(changes)
+    canary = changes.setdefault("out", np.full((10, 8, 48), 7, F32))
+    before = canary.copy()
+    check(lambda: call_varlen(**{**valid, **changes}), exception, message)
+    np.testing.assert_array_equal(canary, before)
+
+
+def test_16_bit_types_do_not_mix(call):
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    changes = {"q": Q.astype(ml_dtypes.bfloat16)}
-    check(lambda: call(**arguments(changes)), NotImplementedError, "q: expected dtype float32 or")
+    changes = {"q": Q.astype(ml_dtypes.bfloat16), "k": K.astype(np.float16)}
+    message = "k: expected dtype bfloat16, int8, float8_e4m3fn or float8_e5m2 with bfloat16 q, got "
+    check(lambda: call(**arguments(changes)), TypeError, message + "float16")
+    changes["k"] = K.astype(ml_dtypes.float8_e4m3fnuz)
+    check(lambda: call(**arguments(changes)), TypeError, message + "float8_e4m3fnuz")
 
 
 def test_torch_tensor_is_told_about_numpy(call):
@@ -132,6 +215,8 @@ PACKED = zeros(2, 8, 32, 96)
         ("attn_mask", PACKED[0, 0, :16, :32]),
         ("alibi_slopes", PACKED[0, :, 0, 0]),
         ("sinks", PACKED[1, 2, 10, 8:16]),
+        ("k_scale", PACKED[0, :2, 0, 0]),
+        ("v_scale", PACKED[:, :2, :, 0]),
     ],
 )
 def test_out_overlaps(call, name, tensor):
@@ -145,6 +230,22 @@ def test_out_overlaps_lengths(call):
     out, lengths = memory.reshape(OUT_SHAPE), memory.view(np.int64)[:2]
     message = "out: expected memory of its own, got an array that overlaps kv_lengths"
     check(lambda: call(**arguments({"kv_lengths": lengths, "out": out})), ValueError, message)
+
+
+def test_out_overlaps_table(call):
+    memory = np.zeros(2 * 8 * 16 * 48, F32)
+    out, table = memory.reshape(OUT_SHAPE), memory.view(np.int32)[:6].reshape(2, 3)
+    message = "out: expected memory of its own, got an array that overlaps block_table"
+    check(lambda: call(**{**PAGED, "block_table": table, "out": out}), ValueError, message)
+
+
+def test_varlen_out_overlaps_cuts(call_varlen):
+    memory = np.zeros(10 * 8 * 48, F32)
+    out, cuts = memory.reshape(10, 8, 48), memory.view(np.int32)[:4]
+    cuts[:] = VARLEN["cu_seqlens_q"]
+    message = "out: expected memory of its own, got an array that overlaps cu_seqlens_q"
+    changes = {"cu_seqlens_q": cuts, "out": out}
+    check(lambda: call_varlen(**{**VARLEN, **changes}), ValueError, message)
 
 
 def test_overlap_too_hard_to_decide_counts(call, monkeypatch):
@@ -185,7 +286,8 @@ def attempt(function, *positional, **named):
 
 
 def test_every_raise_has_a_case():
-    modules = {module.__file__: module for module in (_check, _check_options)}
+    rooms = (_check, _check_cache, _check_dtypes, _check_options, _check_scores, _check_tensors)
+    modules = {module.__file__: module for module in (*rooms, _check_varlen)}
     reached = {path: set() for path in modules}
 
     def trace(frame, event, _):
@@ -203,6 +305,14 @@ def test_every_raise_has_a_case():
             attempt(_check.problem, **arguments(changes))
         shared = {"q": PACKED[:, :, :16, :64], "out": PACKED[:, :, :16, :48]}
         attempt(_check.problem, **arguments(shared))
+        for valid, cases in (PAGED, PAGED_CASES), (FIVE_AXES, FIVE_AXES_CASES):
+            for changes, _, _ in cases.values():
+                attempt(_check.problem, **{**valid, **changes})
+        for value, _, _ in SCALE_CASES.values():
+            attempt(_check.problem, **arguments({"k_scale": value}))
+        for valid, cases in (VARLEN, VARLEN_CASES), (VARLEN_PAGED, VARLEN_PAGED_CASES):
+            for changes, _, _ in cases.values():
+                attempt(_check.varlen_problem, **{**valid, **changes})
         for positional, _, _ in MERGE_CASES.values():
             attempt(_check.merge_problem, *positional)
         for changes, _, _ in SDPA_CASES.values():

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import dtype_of
 from pages import into_pages
 from score_loop import bool_mask, float_mask, loop, tensors
 
@@ -25,13 +26,6 @@ OPTIONS = {
     "float mask": {"attn_mask": float_mask(2, 4, 5, 7)},
     "bool mask": {"attn_mask": bool_mask(5, 1)},
 }
-
-
-def narrow(name):
-    """A dtype of NumPy or of ml_dtypes, which not everybody has."""
-    if name in ("int8", "float16", "float32"):
-        return np.dtype(name)
-    return np.dtype(getattr(pytest.importorskip("ml_dtypes"), name))
 
 
 def equal(found, expected):
@@ -143,7 +137,7 @@ def dequantised(tensor, scale):
 def test_scales(form, dtype, layout):
     rng = np.random.default_rng(6)
     q, _, _ = tensors()
-    k, v = (stored(rng, narrow(dtype), 2, 2, 7, depth) for depth in (6, 3))
+    k, v = (stored(rng, dtype_of(dtype), 2, 2, 7, depth) for depth in (6, 3))
     scales = [SCALES[form](rng) for _ in "kv"]
     expected = loop(q, *map(dequantised, (k, v), scales), causal=True)
     options = {"k_scale": scales[0], "v_scale": scales[1], "causal": True, "layout": layout}
@@ -184,16 +178,16 @@ def test_scales_of_shared_keys_and_of_more_leading_axes():
 def test_16_bit_types(dtype, kv_dtype):
     """The values that a type holds are exact in float64: nothing is rounded before the result."""
     q, k, v = tensors()
-    q, k, v = q.astype(narrow(dtype)), k.astype(narrow(kv_dtype)), v.astype(narrow(kv_dtype))
-    mask = float_mask(5, 7).astype(narrow(dtype))
+    q, k, v = q.astype(dtype_of(dtype)), k.astype(dtype_of(kv_dtype)), v.astype(dtype_of(kv_dtype))
+    mask = float_mask(5, 7).astype(dtype_of(dtype))
     exact = [tensor.astype(np.float64) for tensor in (q, k, v, mask)]
     found = reference.attention(q, k, v, attn_mask=mask, return_lse=True)
     equal(found, loop(*exact[:3], attn_mask=exact[3]))
-    out = np.empty(found[0].shape, narrow(dtype))
+    out = np.empty(found[0].shape, dtype_of(dtype))
     assert reference.attention(q, k, v, attn_mask=mask, out=out) is out
-    np.testing.assert_array_equal(out, found[0].astype(narrow(dtype)))
-    rounded, lse = reference.attention(q, k, v, return_lse=True, dtype=narrow(dtype))
-    assert rounded.dtype == lse.dtype == narrow(dtype)
+    np.testing.assert_array_equal(out, found[0].astype(dtype_of(dtype)))
+    rounded, lse = reference.attention(q, k, v, return_lse=True, dtype=dtype_of(dtype))
+    assert rounded.dtype == lse.dtype == dtype_of(dtype)
 
 
 # ---- packed sequences ----------------------------------------------------------------------------
