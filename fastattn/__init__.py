@@ -3,6 +3,7 @@
 
 from fastattn.attention import (
     attention,
+    attention_varlen,
     attention_weights,
     merge_states,
     scaled_dot_product_attention,
@@ -14,6 +15,7 @@ from fastattn.threads import get_num_threads, num_threads, set_num_threads
 __all__ = [
     "__version__",
     "attention",
+    "attention_varlen",
     "attention_weights",
     "config",
     "get_include",

@@ -11,6 +11,7 @@ from fastattn import reference as reference
 _Array = npt.NDArray[Any]
 _Indices = int | np.integer[Any] | Sequence[int] | npt.NDArray[np.integer[Any]]
 _Numbers = Sequence[float] | _Array
+_Table = Sequence[Sequence[int]] | npt.NDArray[np.integer[Any]]
 _Window = tuple[int | None, int | None] | Sequence[int | None]
 _Layout = Literal["bhsd", "bshd"]
 _Precision = Literal["highest", "high", "medium"]
@@ -33,7 +34,7 @@ def attention(
     q_offset: _Indices | None = None,
     kv_lengths: _Indices | None = None,
     kv_starts: _Indices | None = None,
-    block_table: _Array | None = None,
+    block_table: _Table | None = None,
     k_scale: _Numbers | float | None = None,
     v_scale: _Numbers | float | None = None,
     layout: _Layout = "bhsd",
@@ -58,10 +59,60 @@ def attention(
     q_offset: _Indices | None = None,
     kv_lengths: _Indices | None = None,
     kv_starts: _Indices | None = None,
-    block_table: _Array | None = None,
+    block_table: _Table | None = None,
     k_scale: _Numbers | float | None = None,
     v_scale: _Numbers | float | None = None,
     layout: _Layout = "bhsd",
+    precision: _Precision = "highest",
+    out: _Array | None = None,
+    return_lse: Literal[True],
+    num_threads: int | None = None,
+) -> tuple[_Array, _Array]: ...
+@overload
+def attention_varlen(
+    q: _Array,
+    k: _Array,
+    v: _Array,
+    cu_seqlens_q: Sequence[int] | npt.NDArray[np.integer[Any]],
+    cu_seqlens_k: Sequence[int] | npt.NDArray[np.integer[Any]] | None = None,
+    *,
+    causal: bool = False,
+    window_size: _Window | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    alibi_slopes: _Numbers | None = None,
+    sinks: _Numbers | None = None,
+    q_offset: _Indices | None = None,
+    kv_lengths: _Indices | None = None,
+    kv_starts: _Indices | None = None,
+    block_table: _Table | None = None,
+    k_scale: _Numbers | float | None = None,
+    v_scale: _Numbers | float | None = None,
+    precision: _Precision = "highest",
+    out: _Array | None = None,
+    return_lse: Literal[False] = False,
+    num_threads: int | None = None,
+) -> _Array: ...
+@overload
+def attention_varlen(
+    q: _Array,
+    k: _Array,
+    v: _Array,
+    cu_seqlens_q: Sequence[int] | npt.NDArray[np.integer[Any]],
+    cu_seqlens_k: Sequence[int] | npt.NDArray[np.integer[Any]] | None = None,
+    *,
+    causal: bool = False,
+    window_size: _Window | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    alibi_slopes: _Numbers | None = None,
+    sinks: _Numbers | None = None,
+    q_offset: _Indices | None = None,
+    kv_lengths: _Indices | None = None,
+    kv_starts: _Indices | None = None,
+    block_table: _Table | None = None,
+    k_scale: _Numbers | float | None = None,
+    v_scale: _Numbers | float | None = None,
     precision: _Precision = "highest",
     out: _Array | None = None,
     return_lse: Literal[True],
@@ -81,7 +132,7 @@ def attention_weights(
     q_offset: _Indices | None = None,
     kv_lengths: _Indices | None = None,
     kv_starts: _Indices | None = None,
-    block_table: _Array | None = None,
+    block_table: _Table | None = None,
     k_scale: _Numbers | float | None = None,
     layout: _Layout = "bhsd",
     precision: _Precision = "highest",

@@ -26,15 +26,17 @@ def attention(
     Parameters
     ----------
     q : ndarray, (..., Hq, Sq, D)
-        Queries, float32 or float64; (Sq, D) is one head. Any strides.
+        Queries, float32, float64, float16 or `ml_dtypes.bfloat16`; (Sq, D) is one head. Any
+        strides.
     k : ndarray, (..., Hkv, Sk, D)
-        Keys, of q's dtype. Leading axes broadcast. Hq must be a multiple of Hkv: query head h
-        reads kv head ``h // (Hq // Hkv)``.
+        Keys, of q's dtype or narrower: 16-bit with float32 q, int8 and fp8 (e4m3fn, e5m2 of
+        `ml_dtypes`) with any q but float64. Leading axes broadcast. Hq must be a multiple of Hkv:
+        query head h reads kv head ``h // (Hq // Hkv)``.
     v : ndarray, (..., Hkv, Sk, Dv)
-        Values; Dv may differ from D.
+        Values, of k's dtype; Dv may differ from D.
     attn_mask : ndarray, optional
         Rank 0 to 4, broadcast against (B, Hq, Sq, Sk) without being expanded. bool: True = attend.
-        float32 (float64 for float64): added to the scores; -inf forbids like False does.
+        float32 or of q's dtype: added to the scores; -inf forbids like False does.
     causal : bool
         Only keys j <= i + q_offset.
     window_size : (int, int), optional
@@ -54,8 +56,15 @@ def attention(
         torch's ``is_causal``.
     kv_lengths, kv_starts : int or array_like (B,), optional
         Only keys ``kv_starts[b] <= j < kv_lengths[b]``; memory outside is never read.
-    block_table, k_scale, v_scale
-        Not in this version: NotImplementedError.
+    block_table : array_like of int, (B, blocks), optional
+        Then k and v are pages, (pages, Hkv, page, D) and (pages, Hkv, page, Dv), or
+        (pages, page, Hkv, ...) with layout "bshd". Key j of sequence b stands in page
+        ``block_table[b, j // page]`` at ``j % page``, and Sk is ``blocks * page``. Pages may have
+        any size and belong to several sequences. Entries of blocks with a key between `kv_starts`
+        and `kv_lengths` are checked; the others may hold anything.
+    k_scale, v_scale : float or array_like, optional
+        True value = stored value * scale: a number, (Hkv,), (B, Hkv) or, float32, (B, Hkv, Sk);
+        with `block_table` a number, (Hkv,) or, float32, (pages, Hkv, page). In both layouts.
     layout : {"bhsd", "bshd"}
         "bshd" swaps the head and the sequence axis of q, k, v and the result.
     precision : {"highest", "high", "medium"}
@@ -72,7 +81,8 @@ def attention(
     out : ndarray, (..., Hq, Sq, Dv)
         Of q's dtype. A row that may attend to nothing is 0.
     lse : ndarray, (..., Hq, Sq)
-        With `return_lse`: natural logarithm, in both layouts; -inf for a row without keys.
+        With `return_lse`: natural logarithm, in both layouts; -inf for a row without keys. float64
+        for float64, float32 otherwise.
 
     Raises
     ------
@@ -80,6 +90,8 @@ def attention(
         Something is not an array, or of a dtype that is not supported.
     ValueError
         A shape, range or combination is wrong. Nothing is computed or written.
+    NotImplementedError
+        `block_table`, scales, types narrower than float32: not in this version.
 
     Examples
     --------
@@ -110,6 +122,73 @@ def attention(
     )  # fmt: skip
     _reject_later(problem)
     _core.attend(problem, problem.num_threads or get_num_threads(), _isa())
+    return (problem.result, problem.lse_result) if return_lse else problem.result
+
+
+def attention_varlen(
+    q, k, v, cu_seqlens_q, cu_seqlens_k=None, *, causal=False, window_size=None, scale=None,
+    softcap=0.0, alibi_slopes=None, sinks=None, q_offset=None, kv_lengths=None, kv_starts=None,
+    block_table=None, k_scale=None, v_scale=None, precision="highest", out=None, return_lse=False,
+    num_threads=None,
+):  # fmt: skip
+    """Attention of sequences of any lengths, packed one behind the other.
+
+    Each sequence gets what `attention` gives for it alone.
+
+    Parameters
+    ----------
+    q : ndarray, (total_q, Hq, D)
+        The queries of all sequences: of sequence b those from ``cu_seqlens_q[b]`` up to
+        ``cu_seqlens_q[b + 1]``. dtypes and strides as in `attention`.
+    k, v : ndarray, (total_k, Hkv, D) and (total_k, Hkv, Dv)
+        The same for the keys and values. With `block_table` pages, (pages, page, Hkv, D) and
+        (pages, page, Hkv, Dv): always in the order of layout "bshd".
+    cu_seqlens_q : array_like of int, (B + 1,)
+        Begins with 0, never falls, ends with total_q. A sequence may be empty.
+    cu_seqlens_k : array_like of int, (B + 1,), optional
+        The same for the keys; None is `cu_seqlens_q`. With `block_table` it only says how many
+        keys each sequence has, and `kv_lengths` may say it instead.
+    q_offset, kv_lengths, kv_starts : int or array_like (B,), optional
+        As in `attention`, counted from the first key of each sequence.
+    block_table : array_like of int, (B, blocks), optional
+    k_scale, v_scale : float or array_like, optional
+        A number, (Hkv,) or, float32, (Hkv, total_k); with `block_table` (pages, Hkv, page).
+    causal, window_size, scale, softcap, alibi_slopes, sinks, precision, num_threads
+        As in `attention`. `alibi_slopes` of shape (B, Hq) are those of each sequence.
+    out : ndarray, (total_q, Hq, Dv), optional
+    return_lse : bool
+
+    Returns
+    -------
+    out : ndarray, (total_q, Hq, Dv)
+    lse : ndarray, (Hq, total_q)
+        With `return_lse`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `attention`. Nothing is computed or written.
+    NotImplementedError
+        Not in this version.
+
+    Examples
+    --------
+    A sequence of two tokens and one of three:
+
+    >>> import numpy as np, fastattn
+    >>> q = k = v = np.arange(5, dtype=np.float32).reshape(5, 1, 1)
+    >>> fastattn.attention_varlen(q, k, v, [0, 2, 5], scale=0.0)[:, 0, 0]
+    array([0.5, 0.5, 3. , 3. , 3. ], dtype=float32)
+    """
+    problem = _check.varlen_problem(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, causal=causal, window_size=window_size, scale=scale,
+        softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks, q_offset=q_offset,
+        kv_lengths=kv_lengths, kv_starts=kv_starts, block_table=block_table, k_scale=k_scale,
+        v_scale=v_scale, precision=precision, out=out, return_lse=return_lse,
+        num_threads=num_threads,
+    )  # fmt: skip
+    _reject_later(problem)
+    _core.attend_varlen(problem, problem.num_threads or get_num_threads(), _isa())
     return (problem.result, problem.lse_result) if return_lse else problem.result
 
 
@@ -146,6 +225,8 @@ def attention_weights(
 
 def _reject_later(problem):
     """Refuse what the C core cannot do yet. It goes when the core can, tests/test_later.py too."""
+    if isinstance(problem, _check.VarlenProblem) and not hasattr(_core, "attend_varlen"):
+        raise NotImplementedError("attention_varlen: it comes later")
     if problem.block_table is not None:
         raise NotImplementedError("block_table: expected None, got a table (it comes later)")
     if problem.k_scale is not None or problem.v_scale is not None:
@@ -198,15 +279,47 @@ def merge_states(outs, lses, *, out=None):
     Parameters
     ----------
     outs : sequence of ndarray, (..., Sq, Dv)
-        What ``attention(..., return_lse=True)`` returned for each set.
+        What ``attention(..., return_lse=True)`` returned for each set, all of one dtype. In layout
+        "bshd", and from `attention_varlen`, the axes of heads and of tokens have to be swapped.
     lses : sequence of ndarray, (..., Sq)
+        float64 for float64 `outs`, float32 otherwise.
     out : ndarray, optional
         Written in place and returned.
 
     Returns
     -------
     out : ndarray, (..., Sq, Dv)
+        Of the dtype of `outs`, rounded once.
     lse : ndarray, (..., Sq)
+
+    Notes
+    -----
+    Sinks belong into one of the calls only. Windows and ALiBi compare positions: a call over the
+    keys from c on takes `q_offset` less c. Queries that stand side by side, as in the example, have
+    no positions of their own; with a window, give the prefix a leading axis of 1 instead.
+
+    Examples
+    --------
+    A prefix that many sequences share is read once for all of them: their queries stand side by
+    side, as if they were of one sequence. Then each attends to its own suffix.
+
+    >>> import numpy as np, fastattn
+    >>> rng = np.random.default_rng(0)
+    >>> prefix = rng.standard_normal((2, 50, 8))  # 2 kv heads; keys are values here
+    >>> suffix = rng.standard_normal((3, 2, 5, 8))  # of 3 sequences
+    >>> q = rng.standard_normal((3, 4, 2, 8))  # their last 2 tokens
+    >>> B, H, S, D = q.shape
+    >>> side_by_side = q.swapaxes(0, 1).reshape(H, B * S, D)
+    >>> out, lse = fastattn.attention(side_by_side, prefix, prefix, return_lse=True)
+    >>> out, lse = out.reshape(H, B, S, D).swapaxes(0, 1), lse.reshape(H, B, S).swapaxes(0, 1)
+    >>> own = fastattn.attention(q, suffix, suffix, causal=True, return_lse=True)
+    >>> merged, _ = fastattn.merge_states([out, own[0]], [lse, own[1]])
+
+    It is what the whole gives:
+
+    >>> whole = np.concatenate([np.broadcast_to(prefix, (B, 2, 50, 8)), suffix], axis=2)
+    >>> np.allclose(merged, fastattn.attention(q, whole, whole, causal=True), atol=1e-12)
+    True
     """
     problem = _check.merge_problem(outs, lses, out)
     logs = np.stack(problem.lses).astype(np.float64)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from abilities import can
 
 import fastattn
 from fastattn import _core
@@ -29,8 +30,11 @@ def test_snippet(code):
 def test_docstrings():
     # The function hides the module of its name from an import statement.
     module = sys.modules["fastattn.attention"]
-    result = doctest.testmod(module)
-    assert result.attempted > 0 and result.failed == 0
+    examples = [each for each in doctest.DocTestFinder().find(module) if each.examples]
+    if not can("varlen"):
+        examples = [each for each in examples if not each.name.endswith("attention_varlen")]
+    runner = doctest.DocTestRunner()
+    assert len(examples) > 1 and not any(runner.run(each).failed for each in examples)
 
 
 def test_kernel_table_is_complete():
