@@ -9,6 +9,7 @@ running it. All instruction sets do the same amount of work, so the times of a g
 per second is beside the times (`extra_info`).
 """
 
+import kernel_work
 import pytest
 from conftest import annotate
 
@@ -24,12 +25,12 @@ PRODUCTS = ("update", "scores", "output", "weigh", "fma_loop")  # work counted i
 
 
 def shape(kernel, isa, dtype):
-    """Return the keywords of `_kernels.run` with which every instruction set has the same work."""
+    """Return the keywords of `kernel_work.run` with which every instruction set has the same work."""
     tile = _kernels.tile(isa, dtype)
     lanes, vectors = tile["lanes"], tile["tile_vectors"]
     if kernel == "fma_loop":
         return {"repeats": round(OPERATIONS / _kernels.fma_loop(isa, dtype, 1))}
-    if kernel in ("exp2", "tanh", "read_loop"):
+    if kernel in ("exp2", "tanh", "read_loop", "widen", "narrow"):
         return {"keys": CHUNK // lanes, "repeats": ELEMENTS // CHUNK}
     repeats = ROWS // (lanes * vectors)
     return {"depth": DEPTH, "keys": KEYS, "vectors": vectors, "repeats": repeats}
@@ -41,7 +42,7 @@ def test_kernel(benchmark, kernel, isa, dtype):
     benchmark.group = f"{kernel} {dtype}"
     keywords = shape(kernel, isa, dtype)
     work = benchmark.pedantic(
-        _kernels.run, (kernel, isa, dtype), keywords, rounds=7, warmup_rounds=1
+        kernel_work.run, (kernel, isa, dtype), keywords, rounds=7, warmup_rounds=1
     )
     annotate(benchmark, work if kernel in PRODUCTS else 0, isa, dtype, 1)
     if benchmark.stats is not None:

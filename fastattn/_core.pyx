@@ -4,17 +4,31 @@
 """The binding: checked arrays -> fa_args -> one call without the GIL -> status -> exception."""
 
 from libc.math cimport isfinite, sqrt
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memset
+
+import numpy as np
 
 cimport numpy as cnp
 from fastattn.capi cimport (
-    FA_BOOL, FA_FLOAT32, FA_FLOAT64, FA_MAX_LEAD, FA_NO_MEMORY, FA_OK, FA_UNSUPPORTED_ISA,
+    FA_BFLOAT16, FA_BOOL, FA_FLOAT8_E4M3, FA_FLOAT8_E5M2, FA_FLOAT16, FA_FLOAT32, FA_FLOAT64,
+    FA_INT8, FA_MAX_LEAD, FA_NO_MEMORY, FA_OK, FA_UNSUPPORTED_ISA,
     fa_args, fa_attention, fa_attention_weights, fa_dtype, fa_has_threads, fa_isa_default,
     fa_isa_missing, fa_isa_name, fa_max_threads, fa_status, fa_tensor,
 )
 
+from fastattn._check_dtypes import supported as _name_of
+
+cdef extern from "numpy/ndarraytypes.h":
+    const int NPY_HALF
+
 cnp.import_array()
+
+cdef dict DTYPES = {
+    "float32": FA_FLOAT32, "float64": FA_FLOAT64, "bool": FA_BOOL, "float16": FA_FLOAT16,
+    "bfloat16": FA_BFLOAT16, "int8": FA_INT8, "float8_e4m3fn": FA_FLOAT8_E4M3,
+    "float8_e5m2": FA_FLOAT8_E5M2,
+}
 
 
 cdef inline void describe(fa_tensor *tensor, cnp.ndarray array, int lead) noexcept:
@@ -27,6 +41,25 @@ cdef inline void describe(fa_tensor *tensor, cnp.ndarray array, int lead) noexce
     tensor.head = strides[lead]
     tensor.row = strides[lead + 1]
     tensor.column = strides[lead + 2]
+
+
+cdef inline void describe_pages(fa_tensor *tensor, cnp.ndarray array) noexcept:
+    """The same of an array (pages, heads, page[, feature])."""
+    cdef cnp.npy_intp *strides = cnp.PyArray_STRIDES(array)
+    tensor.data = cnp.PyArray_DATA(array)
+    tensor.page, tensor.head, tensor.row = strides[0], strides[1], strides[2]
+    if cnp.PyArray_NDIM(array) > 3:
+        tensor.column = strides[3]
+
+
+cdef inline void describe_scale(fa_tensor *tensor, array, int lead, bint paged) noexcept:
+    """The same of an array (lead..., heads, sequence), or None."""
+    if array is None:
+        return
+    if paged:
+        describe_pages(tensor, array)
+    else:
+        describe(tensor, array[..., None], lead)
 
 
 cdef inline void sizes(fa_args *args, cnp.ndarray q, cnp.ndarray k, int lead) noexcept:
@@ -66,17 +99,17 @@ cdef int call(const fa_args *args, bint weights) except -1:
     return 0
 
 
-cdef inline bint plain(cnp.ndarray array) noexcept:
-    """A float32 array of rank 4 that the kernels can read as it is."""
+cdef inline bint plain(cnp.ndarray array, int kind) noexcept:
+    """An array of rank 4 and type `kind` that the kernels can read as it is."""
     return (
         cnp.PyArray_NDIM(array) == 4
-        and cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT
+        and cnp.PyArray_TYPE(array) == kind
         and cnp.PyArray_ISBEHAVED_RO(array)
     )
 
 
 def attend_plain(q, k, v, bint causal, scale, int threads, bytes isa):
-    """Attention of float32 arrays (B, H, S, D) without further options, as fast as can be.
+    """Attention of float32 or float16 arrays (B, H, S, D) without further options, at once.
 
     Returns None for anything that is not exactly that, errors included: `_check` sees to it.
     """
@@ -85,9 +118,15 @@ def attend_plain(q, k, v, bint causal, scale, int threads, bytes isa):
     cdef cnp.npy_intp *qs
     cdef cnp.npy_intp *ks
     cdef cnp.npy_intp *vs
+    cdef int kind
     if not (cnp.PyArray_CheckExact(q) and cnp.PyArray_CheckExact(k) and cnp.PyArray_CheckExact(v)):
         return None
-    if not (plain(q) and plain(k) and plain(v)) or not cnp.PyArray_IS_C_CONTIGUOUS(q):
+    kind = cnp.PyArray_TYPE(q)
+    if kind != cnp.NPY_FLOAT and kind != NPY_HALF:
+        return None
+    if not (plain(q, kind) and plain(k, kind) and plain(v, kind)):
+        return None
+    if not cnp.PyArray_IS_C_CONTIGUOUS(q):
         return None
     qs, ks, vs = cnp.PyArray_DIMS(q), cnp.PyArray_DIMS(k), cnp.PyArray_DIMS(v)
     if ks[0] != qs[0] or vs[0] != qs[0] or ks[1] != vs[1] or ks[2] != vs[2] or ks[3] != qs[3]:
@@ -95,7 +134,7 @@ def attend_plain(q, k, v, bint causal, scale, int threads, bytes isa):
     if ks[1] == 0 or qs[1] % ks[1] or qs[3] == 0 or vs[3] == 0:
         return None
     sizes(&args, q, k, 1)
-    args.dtype = args.kv_dtype = FA_FLOAT32
+    args.dtype = args.kv_dtype = FA_FLOAT32 if kind == cnp.NPY_FLOAT else FA_FLOAT16
     if scale is None:
         args.scale = 1 / sqrt(<double>qs[3])
     elif type(scale) is float:
@@ -106,7 +145,7 @@ def attend_plain(q, k, v, bint causal, scale, int threads, bytes isa):
         return None
     args.value_depth = shape[3] = vs[3]
     shape[0], shape[1], shape[2] = qs[0], qs[1], qs[2]
-    out = cnp.PyArray_EMPTY(4, shape, cnp.NPY_FLOAT, 0)
+    out = cnp.PyArray_EMPTY(4, shape, kind, 0)
     describe(&args.v, v, 1)
     describe(&args.out, out, 1)
     args.causal = causal
@@ -116,25 +155,14 @@ def attend_plain(q, k, v, bint causal, scale, int threads, bytes isa):
     return out
 
 
-def attend(problem, int threads, bytes isa, bint weights=False):
-    """Run a `_check.Problem`, or with `weights` a `_check.WeightsProblem`; fills its arrays."""
-    cdef fa_args args
-    cdef cnp.ndarray q = problem.q, k = problem.k, out = problem.out
+cdef fa_dtype code(cnp.ndarray array) except *:
+    return DTYPES[_name_of(array.dtype)]
+
+
+cdef int describe_options(fa_args *args, problem, int threads, const char *isa) except -1:
+    """What does not depend on how the tensors lie."""
     cdef cnp.ndarray q_offset = problem.q_offset
     cdef cnp.ndarray kv_begin = problem.kv_begin, kv_end = problem.kv_end
-    cdef int lead = cnp.PyArray_NDIM(q) - 3
-    if lead > FA_MAX_LEAD:
-        raise ValueError(f"q: expected at most {FA_MAX_LEAD + 3} dimensions, got {lead + 3}")
-    sizes(&args, q, k, lead)
-    args.dtype = args.kv_dtype = real_type(q)
-    describe(&args.out, out, lead)
-    if not weights:
-        describe(&args.v, problem.v, lead)
-        args.value_depth = cnp.PyArray_DIMS(out)[lead + 2]
-    mask = problem.mask
-    if mask is not None:
-        describe(&args.mask, mask, lead)
-        args.mask_dtype = FA_BOOL if mask.dtype.kind == "b" else real_type(mask)
     args.scale, args.softcap = problem.scale, problem.softcap
     args.causal, args.left, args.right = problem.causal, problem.left, problem.right
     args.q_offset = <const int64_t *>cnp.PyArray_DATA(q_offset)
@@ -149,11 +177,75 @@ def attend(problem, int threads, bytes isa, bint weights=False):
         args.lse = cnp.PyArray_DATA(lse)
     args.threads = threads
     args.isa = isa
+    return 0
+
+
+cdef int describe_keys(fa_args *args, problem, int lead, bint weights) except -1:
+    """K, V, their scales, and their pages."""
+    cdef cnp.ndarray k = problem.k, table
+    cdef cnp.npy_intp *shape
+    cdef bint paged = problem.block_table is not None
+    args.kv_dtype = code(k)
+    describe_scale(&args.k_scale, problem.k_scale, lead, paged)
+    if not weights:
+        describe_scale(&args.v_scale, problem.v_scale, lead, paged)
+    if not paged:
+        if not weights:
+            describe(&args.v, problem.v, lead)
+        return 0
+    table = problem.block_table
+    shape = cnp.PyArray_DIMS(k)
+    args.block_table = <const int32_t *>cnp.PyArray_DATA(table)
+    args.table_width = cnp.PyArray_DIMS(table)[1]
+    args.pages, args.kv_heads, args.page_keys = shape[0], shape[1], shape[2]
+    args.keys = args.table_width * args.page_keys
+    describe_pages(&args.k, k)
+    if not weights:
+        describe_pages(&args.v, problem.v)
+    return 0
+
+
+def attend(problem, int threads, bytes isa, bint weights=False):
+    """Run a `_check.Problem`, or with `weights` a `_check.WeightsProblem`; fills its arrays."""
+    cdef fa_args args
+    cdef cnp.ndarray q = problem.q, k = problem.k, out = problem.out
+    cdef int lead = cnp.PyArray_NDIM(q) - 3
+    if lead > FA_MAX_LEAD:
+        raise ValueError(f"q: expected at most {FA_MAX_LEAD + 3} dimensions, got {lead + 3}")
+    sizes(&args, q, k if problem.block_table is None else q, lead)
+    args.dtype = code(q)
+    if weights and args.dtype != FA_FLOAT32 and args.dtype != FA_FLOAT64:
+        out = np.empty_like(out, np.float32)  # the core writes weights in the type it computes in
+    describe(&args.out, out, lead)
+    if not weights:
+        args.value_depth = cnp.PyArray_DIMS(out)[lead + 2]
+    describe_keys(&args, problem, lead, weights)
+    mask = problem.mask
+    if mask is not None:
+        describe(&args.mask, mask, lead)
+        args.mask_dtype = FA_BOOL if mask.dtype.kind == "b" else code(mask)
+    describe_options(&args, problem, threads, isa)
     call(&args, weights)
+    if out is not problem.out:
+        problem.out[...] = out
 
 
-cdef fa_dtype real_type(array):
-    return FA_FLOAT32 if cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT else FA_FLOAT64
+def attend_varlen(problem, int threads, bytes isa):
+    """Run a `_check.VarlenProblem`; fills its arrays."""
+    cdef fa_args args
+    cdef cnp.ndarray q = problem.q, k = problem.k, out = problem.out, cu_q = problem.cu_q, cu_k
+    sizes(&args, q, k if problem.block_table is None else q, 0)
+    args.dtype = code(q)
+    describe(&args.out, out, 0)
+    args.value_depth = cnp.PyArray_DIMS(out)[2]
+    describe_keys(&args, problem, 0, False)
+    args.sequences = cnp.PyArray_DIMS(cu_q)[0] - 1
+    args.cu_q = <const int64_t *>cnp.PyArray_DATA(cu_q)
+    if problem.cu_k is not None:
+        cu_k = problem.cu_k
+        args.cu_k = <const int64_t *>cnp.PyArray_DATA(cu_k)
+    describe_options(&args, problem, threads, isa)
+    call(&args, False)
 
 
 def max_threads():

@@ -104,7 +104,14 @@ cdef extern from "schedule.h":
 
 
 STAGES = ("update", "scores", "modify", "softmax", "output")
-KERNELS = ("pack", *STAGES, "finish", "weigh", "exp2", "tanh", "fma_loop", "read_loop")
+KERNELS = (
+    "pack", "begin", *STAGES, "merge", "finish", "weigh", "widen", "narrow", "exp2", "tanh",
+    "fma_loop", "read_loop",
+)
+STORAGES = {
+    "real": FA_REAL, "float16": FA_HALF, "bfloat16": FA_BFLOAT, "int8": FA_CHAR,
+    "float8_e4m3fn": FA_E4M3, "float8_e5m2": FA_E5M2,
+}
 
 
 cdef const fa_kernels *find(isa, dtype) except NULL:
@@ -136,6 +143,7 @@ def tile(isa, dtype):
         "tile_vectors": kernels.max_vectors,
         "key_block": kernels.key_block,
         "key_padding": FA_KEY_PADDING,
+        "thin_rows": kernels.thin_rows,
     }
 
 
@@ -156,28 +164,36 @@ def aligned(shape, dtype, fill=np.nan):
 cdef class Tile:
     """A query tile with its state, on which single table entries can be run.
 
-    q: (rows, depth) contiguous; arrays q_packed, s, o, m, l are laid out as kernels.h says.
+    q: (rows, depth) contiguous; arrays q_packed, s, o, m, l are laid out as kernels.h says. A thin
+    tile has `thin` rows.
     """
 
     cdef const fa_kernels *kernels
     cdef fa_tile state
     cdef readonly object isa, dtype, q_packed, s, o, m, l
-    cdef readonly int vectors, width, rows
+    cdef readonly int vectors, width, rows, thin
 
-    def __init__(self, isa, dtype, int vectors, int64_t depth, int64_t value_depth):
+    def __init__(self, isa, dtype, int vectors, int64_t depth, int64_t value_depth, int thin=0):
         self.kernels = find(isa, dtype)
+        cdef int lanes = self.kernels.lanes
+        if thin and (vectors != 1 or thin > lanes):
+            raise ValueError(f"thin: expected at most {lanes} rows in 1 vector, got {thin}")
         if not 1 <= vectors <= self.kernels.max_vectors:
             raise ValueError(f"vectors: expected 1 to {self.kernels.max_vectors}, got {vectors}")
         self.isa = isa
         self.dtype = np.dtype(dtype)
         self.vectors = vectors
         self.width = vectors * self.kernels.lanes
-        self.q_packed = aligned((depth, self.width), dtype)
+        self.thin = thin
+        shapes = [(n, self.width) for n in (depth, value_depth)]
+        if thin:
+            shapes = [(thin, -(-n // lanes) * lanes) for n in (depth, value_depth)]
+        self.q_packed = aligned(shapes[0], dtype)
         self.s = aligned((self.kernels.key_block + FA_KEY_PADDING, self.width), dtype)
-        self.o = aligned((value_depth, self.width), dtype)
+        self.o = aligned(shapes[1], dtype)
         self.m = aligned((self.width,), dtype)
         self.l = aligned((self.width,), dtype)
-        self.state.vectors = vectors
+        self.state.vectors, self.state.thin = vectors, thin
         self.state.depth, self.state.value_depth = depth, value_depth
         self.state.q = <void *>address(self.q_packed)
         self.state.s = <void *>address(self.s)
@@ -200,6 +216,14 @@ cdef class Tile:
         self.kernels.pack(&self.state, <const void *const *><uintptr_t>address(rows), self.rows,
                           factor)
         self.kernels.begin(&self.state, <const void *><uintptr_t>address(sinks))
+
+    def begin(self, sinks=None):
+        """The state before the first key."""
+        self.kernels.begin(&self.state, <const void *><uintptr_t>address(sinks))
+
+    def merge(self, Tile other):
+        """Take in the state over other keys of the same rows."""
+        self.kernels.merge(&self.state, &other.state)
 
     def finish(self, out):
         """Write o / l to the rows of out."""
@@ -282,6 +306,24 @@ def elementwise(kernel, isa, x):
     return y
 
 
+def widen(isa, dtype, storage, stored, double factor=1.0):
+    """A contiguous row of `storage` (one of STORAGES) as `dtype`, times factor."""
+    cdef const fa_kernels *kernels = find(isa, dtype)
+    cdef fa_storage kind = STORAGES[storage]
+    row = np.empty(stored.size, dtype)
+    kernels.widen(kind, <const void *><uintptr_t>address(stored), stored.size, factor,
+                  <void *><uintptr_t>address(row))
+    return row
+
+
+def narrow(isa, storage, row, stored):
+    """Round a contiguous row into `stored`, a row of `storage`."""
+    cdef const fa_kernels *kernels = find(isa, row.dtype)
+    cdef fa_storage kind = STORAGES[storage]
+    kernels.narrow(kind, <const void *><uintptr_t>address(row), row.size,
+                   <void *><uintptr_t>address(stored))
+
+
 def fma_loop(isa, dtype, int64_t repeats):
     """Run multiply-adds in registers; the number of floating-point operations done."""
     cdef const fa_kernels *kernels = find(isa, dtype)
@@ -300,41 +342,6 @@ def read_loop(isa, array):
     with nogil:
         count = kernels.read_loop(data, size)
     return count
-
-
-def run(kernel, isa, dtype, *, depth=64, keys=64, vectors=None, repeats=1):
-    """Run one table entry `repeats` times on made-up data; floating-point operations or bytes."""
-    sizes = tile(isa, dtype)
-    vectors = vectors or sizes["tile_vectors"]
-    if kernel == "fma_loop":
-        return fma_loop(isa, dtype, repeats)
-    rng = np.random.default_rng(1)
-    if kernel in ("exp2", "tanh", "read_loop"):
-        x = rng.standard_normal(keys * sizes["lanes"]).astype(dtype)
-        for _ in range(repeats):
-            elementwise(kernel, isa, x) if kernel != "read_loop" else read_loop(isa, x)
-        return x.size * repeats
-    subject = Tile(isa, dtype, vectors, depth, depth)
-    q, k, v = (rng.standard_normal((n, depth)).astype(dtype) for n in (subject.width, keys, keys))
-    bounds = aligned((2, subject.width), dtype, 0)
-    bounds[1] = keys
-    subject.pack(q, 1 / depth)
-    subject.run("update", k, v)
-    if kernel in STAGES:
-        modifiers = {"begin": bounds[0], "end": bounds[1]} if kernel == "modify" else None
-        subject.run(kernel, k, v, modifiers=modifiers, repeats=repeats)
-    else:
-        weights = np.empty((subject.width, keys), dtype)
-        for _ in range(repeats):
-            if kernel == "pack":
-                subject.pack(q, 1 / depth)
-            elif kernel == "finish":
-                subject.finish(q)
-            else:
-                subject.run("weigh", k, v, weights=weights)
-    products = {"update": 4, "scores": 2, "output": 2, "weigh": 2}.get(kernel, 0)
-    per_turn = products * depth * keys * subject.width or keys * subject.width
-    return per_turn * repeats
 
 
 def allowed(int64_t query, *, offset=0, begin=0, end=0, left=-1, right=-1):

@@ -90,8 +90,6 @@ def attention(
         Something is not an array, or of a dtype that is not supported.
     ValueError
         A shape, range or combination is wrong. Nothing is computed or written.
-    NotImplementedError
-        `block_table`, scales, types narrower than float32: not in this version.
 
     Examples
     --------
@@ -120,7 +118,6 @@ def attention(
         v_scale=v_scale, layout=layout, precision=precision, out=out, return_lse=return_lse,
         num_threads=num_threads,
     )  # fmt: skip
-    _reject_later(problem)
     _core.attend(problem, problem.num_threads or get_num_threads(), _isa())
     return (problem.result, problem.lse_result) if return_lse else problem.result
 
@@ -168,8 +165,6 @@ def attention_varlen(
     ------
     TypeError, ValueError
         As in `attention`. Nothing is computed or written.
-    NotImplementedError
-        Not in this version.
 
     Examples
     --------
@@ -187,7 +182,6 @@ def attention_varlen(
         v_scale=v_scale, precision=precision, out=out, return_lse=return_lse,
         num_threads=num_threads,
     )  # fmt: skip
-    _reject_later(problem)
     _core.attend_varlen(problem, problem.num_threads or get_num_threads(), _isa())
     return (problem.result, problem.lse_result) if return_lse else problem.result
 
@@ -217,27 +211,9 @@ def attention_weights(
         kv_lengths=kv_lengths, kv_starts=kv_starts, block_table=block_table, k_scale=k_scale,
         layout=layout, precision=precision, num_threads=num_threads,
     )  # fmt: skip
-    _reject_later(problem)
     threads = problem.num_threads or get_num_threads()
     _core.attend(problem, threads, _isa(), weights=True)
     return problem.result
-
-
-def _reject_later(problem):
-    """Refuse what the C core cannot do yet. It goes when the core can, tests/test_later.py too."""
-    if isinstance(problem, _check.VarlenProblem) and not hasattr(_core, "attend_varlen"):
-        raise NotImplementedError("attention_varlen: it comes later")
-    if problem.block_table is not None:
-        raise NotImplementedError("block_table: expected None, got a table (it comes later)")
-    if problem.k_scale is not None or problem.v_scale is not None:
-        raise NotImplementedError("k_scale, v_scale: expected None, got scales (they come later)")
-    for name in "q", "k", "mask":
-        tensor = getattr(problem, name)
-        if tensor is not None and tensor.itemsize < 4 and tensor.dtype.kind != "b":
-            raise NotImplementedError(
-                f"{name}: expected dtype float32 or float64, got {tensor.dtype.name} (narrower "
-                "types come later)"
-            )
 
 
 def scaled_dot_product_attention(

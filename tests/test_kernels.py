@@ -28,6 +28,7 @@ class Problem:
     def __init__(self, isa, dtype, shape, rng):
         vectors, depth, value_depth, keys = shape
         self.tile = _kernels.Tile(isa, dtype, vectors, depth, value_depth)
+        self.depths = depth, value_depth
         width = self.tile.width
         self.dtype, self.keys, self.width = dtype, keys, width
         self.q = rng.standard_normal((width, depth)).astype(dtype)
@@ -39,6 +40,11 @@ class Problem:
         products = np.abs(self.k.astype(float)) @ np.abs(self.q.T.astype(float)) * self.factor
         # gamma_n of Higham, "Accuracy and Stability", section 3.1: n products, n sums, the factor
         self.score_error = (depth + 3) * UNIT[dtype] * products
+
+    def other(self):
+        """Another tile of the same shape."""
+        tile = self.tile
+        return _kernels.Tile(tile.isa, self.dtype, tile.vectors, *self.depths)
 
     def run(self, stage, **options):
         self.tile.run(stage, self.k, self.v, **options)
@@ -60,6 +66,86 @@ def check_pack(p, rng):
     np.testing.assert_array_equal(packed, np.repeat(p.q[:1].T, p.width, axis=1))
     np.testing.assert_array_equal(p.tile.m[::2], 3.0)
     np.testing.assert_array_equal(p.tile.l, np.arange(p.width) % 2 == 0)
+
+
+def check_begin(p, rng):
+    sinks = _kernels.aligned((p.width,), p.dtype, -np.inf)
+    sinks[::2] = 3.0
+    p.run("update")
+    p.tile.begin(sinks)
+    assert p.tile.fresh
+    np.testing.assert_array_equal(p.tile.m[::2], 3.0)
+    np.testing.assert_array_equal(p.tile.l, np.arange(p.width) % 2 == 0)
+
+
+def check_merge(p, rng):
+    """Two tiles of different keys against one tile of all, rows without keys in either included."""
+    factor = p.factor * np.log2(np.e)
+    both, first = p.tile, p.other()
+    none = np.arange(p.width) % 3
+    for tile in both, first:
+        tile.pack(p.q, factor)
+    second = p.other()
+    second.pack(p.q, factor)
+    ends = [np.where(none == n, 0, p.keys) for n in (0, 1)]
+    for tile, end in zip((first, second), ends, strict=True):
+        for each in (tile, both):
+            each.run("update", p.k, p.v, modifiers=p.bounds(0, end))
+    first.merge(second)
+    np.testing.assert_allclose(first.m + np.log2(first.l), both.m + np.log2(both.l), rtol=0,
+                               atol=16 * UNIT[p.dtype] * (1 + np.abs(p.scores).max()))  # fmt: skip
+    allowed = cases.tolerance(p.dtype, p.v, p.scores)
+    np.testing.assert_allclose(first.o / first.l, both.o / both.l, rtol=0, atol=2 * allowed)
+    empty = p.other()
+    empty.pack(p.q, factor)
+    before = first.o.copy(), first.m.copy(), first.l.copy()
+    first.merge(empty)
+    for state, kept in zip((first.o, first.m, first.l), before, strict=True):
+        np.testing.assert_array_equal(state, kept)
+    empty.merge(first)
+    np.testing.assert_array_equal(empty.o, first.o)
+
+
+def stored_rows(p, rng):
+    """(storage, row as stored, row as float64) of everything that this type can be stored as."""
+    rows = {"real": rng.standard_normal(p.keys).astype(p.dtype)}
+    if p.dtype == "float32":
+        for name in ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"):
+            every = np.dtype(f"u{cases.dtype_of(name).itemsize}")
+            bits = np.arange(2 ** (8 * every.itemsize), dtype=every)
+            rows[name] = np.concatenate([bits, bits[: p.keys]]).view(cases.dtype_of(name))
+        rows["int8"] = np.concatenate([np.arange(256), np.arange(p.keys)]).astype(np.int8)
+    return rows
+
+
+def check_widen(p, rng):
+    """Every number that there is, exactly; tails of every length through the shapes."""
+    for storage, row in stored_rows(p, rng).items():
+        expected = row.astype(p.dtype)
+        np.testing.assert_array_equal(_kernels.widen(p.isa, p.dtype, storage, row), expected)
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = expected * np.dtype(p.dtype).type(0.3)
+        got = _kernels.widen(p.isa, p.dtype, storage, row, 0.3)
+        np.testing.assert_array_equal(got, scaled)
+
+
+def check_narrow(p, rng):
+    """To nearest even: on numbers, between them, in the middle, and where there is nothing."""
+    for storage, row in stored_rows(p, rng).items():
+        if row.dtype.itemsize < 2:
+            continue
+        numbers = row.astype(p.dtype)
+        finite = np.sort(numbers[np.isfinite(numbers)])
+        middle = finite[:-1] + (finite[1:] - finite[:-1]) / 2
+        near = np.nextafter(middle, np.dtype(p.dtype).type(np.inf))
+        special = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 65519, 65520, 1e-45], p.dtype)
+        values = np.concatenate([numbers, middle, near, -near, special])[: 1 << 18]
+        stored = np.full(values.size + 1, 7).astype(row.dtype)
+        _kernels.narrow(p.isa, storage, values, stored[:-1])
+        with np.errstate(over="ignore", invalid="ignore"):
+            expected = values.astype(row.dtype).astype(float)
+            np.testing.assert_array_equal(stored[:-1].astype(float), expected)
+        assert stored[-1] == 7
 
 
 def check_scores(p, rng):

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: MIT
+"""16-bit tensors, narrow K and V, scales: against the oracle fed the same rounded inputs."""
+
+import cases
+import numpy as np
+import pytest
+
+import fastattn
+
+# (q, k and v)
+PAIRS = [
+    ("float16", "float16"),
+    ("bfloat16", "bfloat16"),
+    ("float32", "float16"),
+    ("float32", "bfloat16"),
+    ("float32", "int8"),
+    ("float32", "float8_e4m3fn"),
+    ("float16", "float8_e5m2"),
+    ("bfloat16", "int8"),
+]
+SHAPES = [(1, 700), (5, 90), (40, 130)]  # queries, keys: thin tiles and chunks, thin, wide
+OPTIONS = {
+    "plain": {},
+    "causal": {"causal": True},
+    "softcap_window": {"softcap": 5.0, "window_size": (50, 3)},
+    "sinks_lengths": {"sinks": np.array([0.5, -1.0, 2.0, 0.0]), "kv_lengths": np.array([60, 81])},
+}
+
+
+def run(isa, q, k, v, **options):
+    with fastattn.use_isa(isa):
+        return fastattn.attention(q, k, v, return_lse=True, **options)
+
+
+def narrow(x, dtype):
+    """Numbers of a type, as large as it takes to use its range."""
+    return np.round(x * 40).astype(dtype) if dtype == np.int8 else x.astype(dtype)
+
+
+def problem(rng, pair, queries, keys, depth=48):
+    of_q, of_k = map(cases.dtype_of, pair)
+    q, k, v = cases.tensors(
+        rng, "float32", batch=2, q_heads=4, kv_heads=2, queries=queries, keys=keys, depth=depth
+    )
+    return q.astype(of_q), narrow(k, of_k), narrow(v, of_k)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_types(isa, pair, shape, options, rng):
+    q, k, v = problem(rng, pair, *shape)
+    extra = dict(OPTIONS[options])
+    if k.dtype == np.int8:
+        extra |= {"k_scale": 1 / 40, "v_scale": 1 / 40}
+    cases.check(run(isa, q, k, v, **extra), q, k, v, **extra)
+
+
+@pytest.mark.parametrize("depth", [1, 7, 33, 80, 128])
+def test_depths(isa, depth, rng):
+    for pair in PAIRS[:5:2]:
+        q, k, v = problem(rng, pair, 3, 40, depth)
+        cases.check(run(isa, q, k, v), q, k, v)
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_scales_of_every_shape(isa, layout, rng):
+    q, k, v = problem(rng, ("float32", "int8"), 6, 150)
+    scales = rng.random((2, 2, 150)).astype(np.float32) / 40
+    given = [x.swapaxes(1, 2).copy() if layout == "bshd" else x for x in (q, k, v)]
+    for scale in (0.02, scales[0, :, 0], scales[..., 0], scales):
+        options = {"k_scale": scale, "v_scale": np.asarray(scale) * 2}
+        out, lse = run(isa, *given, layout=layout, **options)
+        out = out.swapaxes(1, 2) if layout == "bshd" else out
+        cases.check((out, lse), q, k, v, **options)
+
+
+def test_strided_and_misaligned(isa, rng):
+    """Elements apart, rows reversed, odd addresses: read where they are."""
+    for pair in PAIRS[:4]:
+        q, k, v = problem(rng, pair, 3, 60, 20)
+        wide = np.zeros((*k.shape[:-1], 40), k.dtype)
+        wide[..., ::2] = k
+        raw = np.zeros(v.nbytes + 1, np.uint8)
+        odd = raw[1:].view(v.dtype).reshape(v.shape) if v.dtype.itemsize == 1 else v
+        odd[...] = v
+        out, lse = run(isa, q[:, :, ::-1], wide[..., ::2][:, :, ::-1], odd[:, :, ::-1])
+        flipped = [x[:, :, ::-1] for x in (q, k, v)]
+        cases.check((out, lse), *flipped)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_masks_of_16_bits(isa, name, rng):
+    dtype = cases.dtype_of(name)
+    q, k, v = problem(rng, (name, name), 21, 75)
+    mask = np.where(rng.random((21, 75)) < 0.4, -np.inf, rng.standard_normal((21, 75)))
+    mask[0], mask[3, :64] = 0, -np.inf
+    for each in (mask.astype(dtype), mask[:1].astype(dtype), mask.T.astype(dtype).T):
+        cases.check(run(isa, q, k, v, attn_mask=each), q, k, v, attn_mask=each)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_adversarial(isa, name, rng):
+    """Large, tiny and special values: right, or NaN where the formula is."""
+    dtype = cases.dtype_of(name)
+    q, k, v = problem(rng, (name, name), 4, 70, 16)
+    tiny = np.finfo(np.float16).smallest_subnormal if name == "float16" else 1e-40
+    for factor in (200.0, tiny):
+        scaled = (k.astype(np.float32) * np.float32(factor)).astype(dtype)
+        cases.check(run(isa, q, scaled, v), q, scaled, v)
+    v = v.copy()
+    v[:, :, 5] = np.inf
+    k = k.copy()
+    k[:, :, 6] = np.nan
+    allowed = np.ones((4, 70), bool)
+    allowed[:, [5, 6]] = False
+    out, _ = run(isa, q, k, v, attn_mask=allowed)
+    assert np.isfinite(out.astype(float)).all()
+    assert np.isnan(run(isa, q, k, v)[0].astype(float)).all()
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_weights_are_of_the_type_of_q(isa, name, rng):
+    q, k, _ = problem(rng, (name, name), 5, 30)
+    with fastattn.use_isa(isa):
+        weights = fastattn.attention_weights(q, k)
+    expected = fastattn.reference.attention_weights(q, k)
+    assert weights.dtype == q.dtype
+    bound = cases.UNIT[name] * expected + cases.ALLOWED["float32"]
+    assert (np.abs(weights.astype(float) - expected) <= bound).all()
