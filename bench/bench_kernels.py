@@ -25,7 +25,7 @@ PRODUCTS = ("update", "scores", "output", "weigh", "fma_loop")  # work counted i
 
 
 def shape(kernel, isa, dtype):
-    """Return the keywords of `kernel_work.run` with which every instruction set has the same work."""
+    """Return keywords of `kernel_work.run` that mean the same work on every instruction set."""
     tile = _kernels.tile(isa, dtype)
     lanes, vectors = tile["lanes"], tile["tile_vectors"]
     if kernel == "fma_loop":
