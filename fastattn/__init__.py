@@ -10,6 +10,7 @@ from fastattn.attention import (
 )
 from fastattn.config import config, get_include, get_library, show_config
 from fastattn.isa import isa, isas, use_isa
+from fastattn.quantize import quantize_kv
 from fastattn.threads import get_num_threads, num_threads, set_num_threads
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "isas",
     "merge_states",
     "num_threads",
+    "quantize_kv",
     "scaled_dot_product_attention",
     "set_num_threads",
     "show_config",

@@ -65,6 +65,7 @@ def attention(
     k_scale, v_scale : float or array_like, optional
         True value = stored value * scale: a number, (Hkv,), (B, Hkv) or, float32, (B, Hkv, Sk);
         with `block_table` a number, (Hkv,) or, float32, (pages, Hkv, page). In both layouts.
+        `quantize_kv` makes them.
     layout : {"bhsd", "bshd"}
         "bshd" swaps the head and the sequence axis of q, k, v and the result.
     precision : {"highest", "high", "medium"}
