@@ -26,7 +26,7 @@ def run(kernel, isa, dtype, *, depth=64, keys=64, vectors=None, repeats=1):
         stored = x.astype("float16") if x.itemsize == 4 else x.copy()
         for _ in range(repeats):
             if kernel == "widen":
-                _kernels.widen(isa, dtype, storage, stored)
+                _kernels.widen(isa, dtype, storage, stored[None])
             else:
                 _kernels.narrow(isa, storage, x, stored)
         return x.size * repeats

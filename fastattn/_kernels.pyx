@@ -56,6 +56,9 @@ cdef extern from "kernels.h":
         int keys
         const void *const *k
         const void *const *v
+        fa_storage storage
+        const float *k_scales
+        const float *v_scales
         const fa_modifiers *modifiers
 
     ctypedef struct fa_kernels:
@@ -66,7 +69,7 @@ cdef extern from "kernels.h":
         void (*pack)(fa_tile *, const void *const *, int, double) noexcept nogil
         void (*begin)(fa_tile *, const void *) noexcept nogil
         void (*merge)(fa_tile *, const fa_tile *) noexcept nogil
-        void (*widen)(fa_storage, const void *, int64_t, double, void *) noexcept nogil
+        void (*widen)(fa_storage, const void *const *, int, int64_t, const float *, void *) noexcept nogil
         void (*narrow)(fa_storage, const void *, int64_t, void *) noexcept nogil
         void (*update)(fa_tile *, const fa_block *) noexcept nogil
         void (*finish)(const fa_tile *, void *const *, int) noexcept nogil
@@ -241,6 +244,8 @@ cdef class Tile:
         block.keys = len(k)
         block.k = <const void *const *><uintptr_t>address(k_rows)
         block.v = <const void *const *><uintptr_t>address(v_rows)
+        block.storage = FA_REAL
+        block.k_scales = block.v_scales = NULL
         block.modifiers = NULL
         if modifiers is not None:
             modifiers = dict(modifiers)
@@ -306,14 +311,16 @@ def elementwise(kernel, isa, x):
     return y
 
 
-def widen(isa, dtype, storage, stored, double factor=1.0):
-    """A contiguous row of `storage` (one of STORAGES) as `dtype`, times factor."""
+def widen(isa, dtype, storage, stored, scales=None):
+    """Rows (count, columns) of `storage` (one of STORAGES) as `dtype`, times float32 scales."""
     cdef const fa_kernels *kernels = find(isa, dtype)
     cdef fa_storage kind = STORAGES[storage]
-    row = np.empty(stored.size, dtype)
-    kernels.widen(kind, <const void *><uintptr_t>address(stored), stored.size, factor,
-                  <void *><uintptr_t>address(row))
-    return row
+    wide = np.empty(stored.shape, dtype)
+    rows = pointers(stored, len(stored), 0)
+    kernels.widen(kind, <const void *const *><uintptr_t>address(rows), len(stored),
+                  stored.shape[1], <const float *><uintptr_t>address(scales),
+                  <void *><uintptr_t>address(wide))
+    return wide
 
 
 def narrow(isa, storage, row, stored):

@@ -73,6 +73,10 @@ typedef struct {
     /* [keys + FA_TILE_PADDING], of thin tiles [keys + FA_KEY_PADDING]. What follows the keys may be
      * any rows; best are those that come next, which are then asked for in time. */
     const void *const *k, *const *v;
+    /* Thin tiles read rows of any storage, and multiply what they read by [keys] scales or NULL;
+     * for wide tiles FA_REAL and NULL. */
+    fa_storage storage;
+    const float *k_scales, *v_scales;
     const fa_modifiers *modifiers;
 } fa_block;
 
@@ -98,9 +102,11 @@ typedef struct fa_kernels {
     /* rows[r][j] = exp2(s - m) / l with the final m and l of an earlier walk over all blocks. */
     void (*weigh)(fa_tile *tile, const fa_block *block, void *const *rows, int count);
 
-    /* Rows between storage and the type of the table: to[n] = from[n] * factor, and rounded to
-     * nearest even. Of float64 tables only with FA_REAL. */
-    void (*widen)(fa_storage storage, const void *from, int64_t count, double factor, void *to);
+    /* Between storage and the type of the table; float64 tables know FA_REAL only.
+     * Rows [count] of so many columns, times [count] scales or NULL, to contiguous rows. */
+    void (*widen)(fa_storage storage, const void *const *rows, int count, int64_t columns,
+                  const float *scales, void *to);
+    /* One row, rounded to nearest even. */
     void (*narrow)(fa_storage storage, const void *from, int64_t count, void *to);
 
     /* The stages of update, one by one, for tests and benches. */

@@ -58,7 +58,7 @@ fa_sequence fa_plan_sequence(const fa_plan *plan, int64_t index)
         fa_sequence_move(plan->args, &sequence, index);
         return sequence;
     }
-    return fa_sequence_at(plan->args, plan->kernels, plan->k_copied || plan->v_copied, index);
+    return fa_sequence_at(plan->args, plan->kernels, index);
 }
 
 void fa_set_rows(fa_rows *rows, const fa_plan *plan, const fa_tensor *tensor,
@@ -95,17 +95,15 @@ static int scattered(const fa_plan *plan, const fa_tensor *tensor, int64_t colum
            fa_rows_scattered(&rows, tensor->lead, plan->args->lead_rank);
 }
 
-/* Kernels read q, k and v and write out in place unless they are stored in another way. */
 static void plan_copies(fa_plan *plan)
 {
     const fa_args *args = plan->args;
     const fa_storage q = plan->q_storage, kv = plan->kv_storage;
     plan->q_copied = q != FA_REAL || scattered(plan, &args->q, args->depth, q);
-    plan->k_copied =
-        kv != FA_REAL || args->k_scale.data || scattered(plan, &args->k, args->depth, kv);
+    plan->kv_widened = kv != FA_REAL || args->k_scale.data || args->v_scale.data;
+    plan->k_scattered = scattered(plan, &args->k, args->depth, kv);
     if (plan->weights) return;
-    plan->v_copied =
-        kv != FA_REAL || args->v_scale.data || scattered(plan, &args->v, args->value_depth, kv);
+    plan->v_scattered = scattered(plan, &args->v, args->value_depth, kv);
     plan->out_copied = q != FA_REAL || scattered(plan, &args->out, args->value_depth, q);
 }
 
@@ -329,7 +327,7 @@ fa_status fa_plan_make(fa_plan *plan, const fa_args *args, int weights)
     plan->sequences = fa_sequence_count(args);
     if (plan->sequences == 0 || plan->group * args->queries == 0) return FA_OK; /* tasks = 0 */
     plan_copies(plan);
-    plan->model = fa_sequence_at(args, plan->kernels, plan->k_copied || plan->v_copied, 0);
+    plan->model = fa_sequence_at(args, plan->kernels, 0);
     if (!valid_sequences(plan)) return FA_INVALID;
     plan_tasks(plan);
     const fa_status status = allocate(plan);

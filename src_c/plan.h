@@ -25,9 +25,11 @@ typedef struct {
     const fa_kernels *kernels;
     int weights;                      /* the table of weights is wanted, not the output */
     fa_storage q_storage, kv_storage; /* of q and out; of k and v */
-    int q_copied, k_copied, v_copied, out_copied;
-    int64_t group;       /* query heads of a kv head */
-    int64_t value_depth; /* 0 with weights */
+    int q_copied, out_copied;         /* wherever kernels cannot use the rows themselves */
+    int k_scattered, v_scattered;     /* elements apart */
+    int kv_widened;                   /* for wide tiles */
+    int64_t group;                    /* query heads of a kv head */
+    int64_t value_depth;              /* 0 with weights */
     int64_t sequences;
     fa_sequence model; /* sequence 0 */
 

@@ -45,8 +45,8 @@ void fa_worker_point(const fa_worker *worker, const fa_worker_tile *tile, const 
 
 /* ---- one row ---- */
 
-static void bring_row(const fa_worker *worker, const fa_rows *source, const char *row,
-                      double factor, char *to)
+static void bring_row(const fa_worker *worker, const fa_rows *source, const void *row,
+                      const float *scale, char *to)
 {
     if (source->columns > 1 && source->column_stride != source->element) {
         fa_rows_gather(source, row, worker->elements);
@@ -55,7 +55,7 @@ static void bring_row(const fa_worker *worker, const fa_rows *source, const char
         fa_rows_gather(source, row, worker->elements);
         row = worker->elements;
     }
-    worker->plan->kernels->widen(source->storage, row, source->columns, factor, to);
+    worker->plan->kernels->widen(source->storage, &row, 1, source->columns, scale, to);
 }
 
 static void send_row(const fa_worker *worker, const fa_rows *target, const char *from, char *row)
@@ -77,7 +77,7 @@ void fa_worker_pack(fa_worker *worker, fa_worker_tile *tile)
         fa_set_rows(&source, plan, &args->q, &worker->sequence, 0, args->depth, plan->q_storage);
         char *copy = worker->copy;
         for (int r = 0; r < tile->rows.rows; ++r, copy += args->depth * plan->kernels->real_size) {
-            bring_row(worker, &source, worker->rows[r], 1, copy);
+            bring_row(worker, &source, worker->rows[r], NULL, copy);
             worker->rows[r] = copy;
         }
     }
@@ -122,22 +122,26 @@ void fa_worker_write(fa_worker *worker, fa_worker_tile *tile)
 
 /* ---- keys and values ---- */
 
-void fa_worker_bring(fa_worker *worker, const fa_rows *source, const fa_rows *scale, int64_t first,
-                     int count, int64_t end, char *copy, const void **rows)
+void fa_worker_scales(const fa_rows *source, int64_t first, int count, float *scales)
 {
-    const int padding = worker->sequence.thin || copy ? FA_KEY_PADDING : FA_TILE_PADDING;
+    for (int n = 0; n < count; ++n) scales[n] = *(const float *)fa_rows_at(source, first + n);
+}
+
+void fa_worker_bring(fa_worker *worker, const fa_rows *source, int64_t first, int count,
+                     int64_t end, const float *scales, char *copy, const void **rows)
+{
+    const int64_t row_bytes = source->columns * worker->plan->kernels->real_size;
+    const int padding = worker->sequence.thin ? FA_KEY_PADDING : FA_TILE_PADDING;
     const int64_t next = end - first < count + padding ? end - first : count + padding;
     fa_rows_point(source, first, next, rows);
     for (int64_t n = next; n < count + padding; ++n) rows[n] = rows[n - 1];
     if (!copy) return;
-    const int64_t row_bytes = source->columns * worker->plan->kernels->real_size;
-    const int64_t stored_bytes = source->columns * source->element;
-    for (int n = 0; n < count; ++n, copy += row_bytes) {
-        for (int64_t at = 0; at < stored_bytes; at += FA_LINE)
-            FA_PREFETCH((const char *)rows[n + FA_KEY_PADDING / 2] + at);
-        const double factor = scale ? *(const float *)fa_rows_at(scale, first + n) : 1;
-        bring_row(worker, source, rows[n], factor, copy);
-        rows[n] = copy;
+    if (source->column_stride == source->element) {
+        worker->plan->kernels->widen(source->storage, rows, count, source->columns, scales, copy);
+    } else {
+        for (int n = 0; n < count; ++n)
+            bring_row(worker, source, rows[n], scales ? scales + n : NULL, copy + n * row_bytes);
     }
-    for (int n = 0; n < FA_KEY_PADDING; ++n) rows[count + n] = rows[count - 1];
+    for (int n = 0; n < count; ++n) rows[n] = copy + n * row_bytes;
+    for (int n = count; n < count + padding; ++n) rows[n] = rows[count - 1];
 }

@@ -8,9 +8,6 @@ enum {
     /* Keys of a chunk, about: enough to hide what merging costs, few enough to deal a long cache
        out evenly. */
     CHUNK_KEYS = 512,
-    /* Copied keys of a thin tile, which are used once or a few times, stay in the first cache. */
-    COPY_BYTES = 16 * 1024,
-    COPY_KEYS = 8, /* a multiple of it */
 };
 
 int64_t fa_sequence_count(const fa_args *args)
@@ -19,18 +16,6 @@ int64_t fa_sequence_count(const fa_args *args)
     int64_t count = 1;
     for (int axis = 0; axis < args->lead_rank; ++axis) count *= args->lead_shape[axis];
     return count;
-}
-
-static int key_block_of(const fa_args *args, const fa_kernels *kernels, int thin, int copies)
-{
-    int64_t keys = kernels->key_block;
-    if (args->mask.data && keys > MASK_BLOCK) keys = MASK_BLOCK;
-    if (thin && copies) {
-        const int64_t fit = COPY_BYTES / (args->depth * kernels->real_size);
-        if (keys > fit) keys = fit / COPY_KEYS * COPY_KEYS;
-        if (keys < COPY_KEYS) keys = COPY_KEYS;
-    }
-    return (int)keys;
 }
 
 /* Which keys the sequence's queries see, and how many chunks those are. */
@@ -56,8 +41,7 @@ void fa_sequence_move(const fa_args *args, fa_sequence *sequence, int64_t index)
     place(args, sequence);
 }
 
-fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, int copies,
-                           int64_t index)
+fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, int64_t index)
 {
     fa_sequence sequence = {.index = index, .queries = args->queries, .keys = args->keys};
     if (args->cu_q) {
@@ -74,7 +58,8 @@ fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, int c
     sequence.tiling =
         fa_tile_up(rows, kernels->lanes, kernels->max_vectors, args->mask.data ? MASK_BLOCK : 0);
     sequence.thin = rows <= kernels->thin_rows;
-    sequence.key_block = key_block_of(args, kernels, sequence.thin, copies);
+    sequence.key_block = kernels->key_block;
+    if (args->mask.data && sequence.key_block > MASK_BLOCK) sequence.key_block = MASK_BLOCK;
     sequence.chunk_blocks = CHUNK_KEYS / sequence.key_block;
     if (sequence.chunk_blocks < 1) sequence.chunk_blocks = 1;
     place(args, &sequence);

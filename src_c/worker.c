@@ -57,11 +57,15 @@ static void take_all(fa_worker *worker, const fa_plan *plan, arena *from)
     worker->slope = take(from, width * size);
     worker->position = take(from, width * size);
     worker->sinks = take(from, width * size);
-    worker->k_copy = plan->k_copied ? take(from, keys * depth * size) : NULL;
-    worker->v_copy = plan->v_copied ? take(from, keys * value_depth * size) : NULL;
+    worker->k_scales = take(from, keys * (int64_t)sizeof(float));
+    worker->v_scales = take(from, keys * (int64_t)sizeof(float));
+    worker->k_copy = worker->v_copy = NULL;
+    if (plan->kv_widened || plan->k_scattered) worker->k_copy = take(from, keys * depth * size);
+    if (plan->kv_widened || plan->v_scattered)
+        worker->v_copy = take(from, keys * value_depth * size);
     worker->copy = worker->elements = NULL;
     if (plan->q_copied || plan->out_copied) worker->copy = take(from, width * deepest * size);
-    if (plan->q_copied || plan->out_copied || plan->k_copied || plan->v_copied)
+    if (plan->q_copied || plan->out_copied || plan->k_scattered || plan->v_scattered)
         worker->elements = take(from, deepest * size);
 }
 
@@ -100,6 +104,10 @@ static void prepare(fa_worker *worker, const fa_plan *plan, int thread)
     worker->plan = plan;
     take_all(worker, plan, &scratch);
     const fa_sequence *sequence = &worker->sequence;
+    const int scattered = plan->k_scattered || plan->v_scattered;
+    const int widened = plan->kv_widened && (!sequence->thin || scattered);
+    worker->k_copied = plan->k_scattered || widened;
+    worker->v_copied = plan->v_scattered || widened;
     fa_set_rows(&worker->k, plan, &args->k, sequence, kv_head, args->depth, storage);
     if (args->k_scale.data)
         fa_set_rows(&worker->k_scale, plan, &args->k_scale, sequence, kv_head, 1, FA_REAL);
@@ -155,11 +163,15 @@ void fa_worker_load(fa_worker *worker, int64_t block)
     const int count = (int)(to - from);
     worker->first_key = from;
     worker->key_end = to;
-    fa_worker_bring(worker, &worker->k, plan->args->k_scale.data ? &worker->k_scale : NULL, from,
-                    count, end, worker->k_copy, worker->k_rows);
+    if (plan->args->k_scale.data) fa_worker_scales(&worker->k_scale, from, count, worker->k_scales);
+    fa_worker_bring(worker, &worker->k, from, count, end,
+                    plan->args->k_scale.data ? worker->k_scales : NULL,
+                    worker->k_copied ? worker->k_copy : NULL, worker->k_rows);
     if (plan->weights) return;
-    fa_worker_bring(worker, &worker->v, plan->args->v_scale.data ? &worker->v_scale : NULL, from,
-                    count, end, worker->v_copy, worker->v_rows);
+    if (plan->args->v_scale.data) fa_worker_scales(&worker->v_scale, from, count, worker->v_scales);
+    fa_worker_bring(worker, &worker->v, from, count, end,
+                    plan->args->v_scale.data ? worker->v_scales : NULL,
+                    worker->v_copied ? worker->v_copy : NULL, worker->v_rows);
 }
 
 /* The part of a block that a tile needs; 0 keys: none. Keys that no row of the tile may see add
@@ -174,8 +186,14 @@ static fa_block block_of(fa_worker *worker, const fa_worker_tile *tile, int64_t 
     *first = from;
     if (from >= to || state == FA_BLOCK_SKIP) return part;
     part.keys = (int)(to - from);
-    part.k = worker->k_rows + (from - worker->first_key);
-    part.v = worker->v_rows + (from - worker->first_key);
+    const int64_t skipped = from - worker->first_key;
+    part.k = worker->k_rows + skipped;
+    part.v = worker->v_rows + skipped;
+    if (worker->plan->kv_widened && !worker->k_copied) {
+        part.storage = worker->plan->kv_storage;
+        if (worker->plan->args->k_scale.data) part.k_scales = worker->k_scales + skipped;
+        if (worker->plan->args->v_scale.data) part.v_scales = worker->v_scales + skipped;
+    }
     part.modifiers = fa_worker_modifiers(worker, tile, from, part.keys, state == FA_BLOCK_PARTIAL);
     return part;
 }

@@ -21,6 +21,7 @@ typedef struct {
     fa_sequence sequence;
     fa_share share;
     fa_rows k, v, k_scale, v_scale;
+    int k_copied, v_copied; /* or else kernels read the rows themselves */
     fa_worker_tile tile[FA_MAX_TILES];
     int64_t block_begin, block_end; /* blocks that some tile needs */
 
@@ -28,7 +29,8 @@ typedef struct {
 
     /* scratch */
     const void **k_rows, **v_rows; /* of the current block */
-    char *k_copy, *v_copy;         /* copied rows, or NULL */
+    char *k_copy, *v_copy;         /* copied rows */
+    float *k_scales, *v_scales;    /* of its keys */
     char *elements;                /* one row of scattered elements */
     const char **mask_rows;
     void **rows;                                  /* of a tile: queries in, outputs out */
@@ -75,10 +77,13 @@ void fa_worker_point(const fa_worker *worker, const fa_worker_tile *tile, const 
 void fa_worker_pack(fa_worker *worker, fa_worker_tile *tile);
 void fa_worker_write(fa_worker *worker, fa_worker_tile *tile);
 
-/* Rows [first, first + count) of k or v, in the type of the kernels; what follows them are rows
- * that come next, up to `end`, then the last one again. */
-void fa_worker_bring(fa_worker *worker, const fa_rows *source, const fa_rows *scale, int64_t first,
-                     int count, int64_t end, char *copy, const void **rows);
+/* Rows [first, first + count) of k or v, copied in the type of the kernels or not; what follows
+ * them are rows that come next, up to `end`, then the last one again. scales: [count] or NULL. */
+void fa_worker_bring(fa_worker *worker, const fa_rows *source, int64_t first, int count,
+                     int64_t end, const float *scales, char *copy, const void **rows);
+
+/* Their scales. */
+void fa_worker_scales(const fa_rows *source, int64_t first, int count, float *scales);
 
 /* ---- options.c: how the scores of a tile and block differ from plain products ---- */
 

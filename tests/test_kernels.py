@@ -121,11 +121,13 @@ def stored_rows(p, rng):
 def check_widen(p, rng):
     """Every number that there is, exactly; tails of every length through the shapes."""
     for storage, row in stored_rows(p, rng).items():
-        expected = row.astype(p.dtype)
-        np.testing.assert_array_equal(_kernels.widen(p.isa, p.dtype, storage, row), expected)
+        rows = np.stack([row, row[::-1]])
+        expected = rows.astype(p.dtype)
+        np.testing.assert_array_equal(_kernels.widen(p.isa, p.dtype, storage, rows), expected)
+        scales = np.array([0.3, -2.0], np.float32)
         with np.errstate(over="ignore", invalid="ignore"):
-            scaled = expected * np.dtype(p.dtype).type(0.3)
-        got = _kernels.widen(p.isa, p.dtype, storage, row, 0.3)
+            scaled = expected * scales[:, None].astype(p.dtype)
+        got = _kernels.widen(p.isa, p.dtype, storage, rows, scales)
         np.testing.assert_array_equal(got, scaled)
 
 

@@ -9,8 +9,13 @@ enum { LANES = 1 };
 
 FA_INLINE vec v_load(const real *p) { return *p; }
 FA_INLINE void v_store(real *p, vec a) { *p = a; }
-FA_INLINE vec v_loadu(const real *p) { return *p; }
-FA_INLINE void v_storeu(real *p, vec a) { *p = a; }
+FA_INLINE vec v_loadu(const real *p)
+{
+    vec a;
+    memcpy(&a, p, sizeof a);
+    return a;
+}
+FA_INLINE void v_storeu(real *p, vec a) { memcpy(p, &a, sizeof a); }
 FA_INLINE vec v_splat(real x) { return x; }
 FA_INLINE vec v_add(vec a, vec b) { return a + b; }
 FA_INLINE vec v_sub(vec a, vec b) { return a - b; }
