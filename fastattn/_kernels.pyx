@@ -57,6 +57,7 @@ cdef extern from "kernels.h":
         const void *const *k
         const void *const *v
         fa_storage storage
+        int first
         const float *k_scales
         const float *v_scales
         const fa_modifiers *modifiers
@@ -244,7 +245,7 @@ cdef class Tile:
         block.keys = len(k)
         block.k = <const void *const *><uintptr_t>address(k_rows)
         block.v = <const void *const *><uintptr_t>address(v_rows)
-        block.storage = FA_REAL
+        block.storage, block.first = FA_REAL, True
         block.k_scales = block.v_scales = NULL
         block.modifiers = NULL
         if modifiers is not None:

@@ -76,6 +76,7 @@ typedef struct {
     /* Thin tiles read rows of any storage, and multiply what they read by [keys] scales or NULL;
      * for wide tiles FA_REAL and NULL. */
     fa_storage storage;
+    int first; /* the rows come from memory: no tile has used them just now */
     const float *k_scales, *v_scales;
     const fa_modifiers *modifiers;
 } fa_block;

@@ -163,6 +163,7 @@ void fa_worker_load(fa_worker *worker, int64_t block)
     const int count = (int)(to - from);
     worker->first_key = from;
     worker->key_end = to;
+    worker->block_used = 0;
     if (plan->args->k_scale.data) fa_worker_scales(&worker->k_scale, from, count, worker->k_scales);
     fa_worker_bring(worker, &worker->k, from, count, end,
                     plan->args->k_scale.data ? worker->k_scales : NULL,
@@ -202,8 +203,11 @@ void fa_worker_update(fa_worker *worker, int index, int64_t block)
 {
     fa_worker_tile *tile = &worker->tile[index];
     int64_t first;
-    const fa_block part = block_of(worker, tile, block, &first);
-    if (part.keys) worker->plan->kernels->update(&tile->state, &part);
+    fa_block part = block_of(worker, tile, block, &first);
+    part.first = !worker->block_used && !worker->k_copied;
+    if (!part.keys) return;
+    worker->plan->kernels->update(&tile->state, &part);
+    worker->block_used = 1;
 }
 
 /* ---- results ---- */

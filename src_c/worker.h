@@ -26,6 +26,7 @@ typedef struct {
     int64_t block_begin, block_end; /* blocks that some tile needs */
 
     int64_t first_key, key_end; /* of the current block */
+    int block_used;             /* by a tile: its rows are in the cache */
 
     /* scratch */
     const void **k_rows, **v_rows; /* of the current block */
