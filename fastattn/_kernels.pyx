@@ -245,7 +245,7 @@ cdef class Tile:
         block.keys = len(k)
         block.k = <const void *const *><uintptr_t>address(k_rows)
         block.v = <const void *const *><uintptr_t>address(v_rows)
-        block.storage, block.first = FA_REAL, True
+        block.storage, block.first = FA_REAL, v is not None
         block.k_scales = block.v_scales = NULL
         block.modifiers = NULL
         if modifiers is not None:

@@ -58,10 +58,12 @@ static void bring_row(const fa_worker *worker, const fa_rows *source, const void
     worker->plan->kernels->widen(source->storage, &row, 1, source->columns, scale, to);
 }
 
-static void send_row(const fa_worker *worker, const fa_rows *target, const char *from, char *row)
+static void send_row(const fa_worker *worker, const fa_rows *target, const void *from, char *row)
 {
-    worker->plan->kernels->narrow(target->storage, from, target->columns, worker->elements);
-    fa_rows_scatter(target, row, worker->elements);
+    const int contiguous = target->column_stride == target->element;
+    const fa_kernels *kernels = worker->plan->kernels;
+    kernels->narrow(target->storage, from, target->columns, contiguous ? row : worker->elements);
+    if (!contiguous) fa_rows_scatter(target, row, worker->elements);
 }
 
 /* ---- queries and outputs ---- */
