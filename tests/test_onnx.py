@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: MIT
+"""fastattn.onnx against every node test of the operator Attention, and where those say nothing.
+
+The node tests come out of the installed onnx as Python objects; the comparison is onnx's own.
+"""
+
+import doctest
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from narrow import skip_without
+from programs import run
+
+pytest.importorskip("onnx")
+
+import onnx.backend.test.case.node.attention
+from onnx.backend.test.runner import Runner
+from onnx.reference import ReferenceEvaluator
+
+import fastattn.onnx
+
+CASES = {
+    case.name: case
+    for case in onnx.backend.test.case.node._NodeTestCases
+    if [node.op_type for node in case.model.graph.node] == ["Attention"]
+}
+OPSETS = [version for version in (23, 24, 25) if version <= onnx.defs.onnx_opset_version()]
+
+
+def opset(case):
+    return case.model.opset_import[0].version
+
+
+def test_number_of_node_tests():
+    found = Counter(opset(case) for case in CASES.values())
+    assert found
+    if tuple(map(int, onnx.__version__.split(".")[:2])) >= (1, 23):
+        assert found[23] >= 69 and found[24] >= 13 and found[25] >= 11
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_node(name):
+    case = CASES[name]
+    evaluator = ReferenceEvaluator(case.model, new_ops=[fastattn.onnx.Attention])
+    assert [type(node) for node in evaluator.rt_nodes_] == [fastattn.onnx.Attention]
+    for inputs, expected in case.data_sets:
+        skip_without(inputs[0].dtype)
+        got = evaluator.run(None, dict(zip(evaluator.input_names, inputs, strict=True)))
+        Runner.assert_similar_outputs(expected, got, case.rtol, case.atol)
+
+
+B, HQ, HKV, SQ, SK, P, D, DV = 2, 6, 2, 5, 7, 4, 8, 3
+NAMES = ("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")
+OUTPUTS = ("Y", "present_key", "present_value", "qk_matmul_output")
+
+
+def tensors(rng, rank=4, past=False, dtype=np.float32):
+    """Inputs of the operator that fit each other."""
+    shapes = {"Q": (B, HQ, SQ, D), "K": (B, HKV, SK, D), "V": (B, HKV, SK, DV)}
+    if rank == 3:
+        shapes = {"Q": (B, SQ, HQ * D), "K": (B, SK, HKV * D), "V": (B, SK, HKV * DV)}
+    if past:
+        shapes |= {"past_key": (B, HKV, P, D), "past_value": (B, HKV, P, DV)}
+    return {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
+
+
+def heads(rank):
+    return {"q_num_heads": HQ, "kv_num_heads": HKV} if rank == 3 else {}
+
+
+def by_onnx(inputs, version, outputs=OUTPUTS[:3], **attributes):
+    """What onnx's own evaluator makes of the inputs in float64.
+
+    It reads the number of queries off the mask of a causal call (onnx 1.23), so that one is
+    broadcast here.
+    """
+    wide = {
+        name: tensor.astype(np.float64) if tensor.dtype.kind == "f" else tensor
+        for name, tensor in inputs.items()
+    }
+    if "attn_mask" in wide:
+        mask = np.atleast_2d(wide["attn_mask"])
+        wide["attn_mask"] = np.broadcast_to(mask, (*mask.shape[:-2], SQ, mask.shape[-1]))
+    node = onnx.helper.make_node(
+        "Attention", [name if name in inputs else "" for name in NAMES], outputs, **attributes
+    )
+    kinds = {name: onnx.helper.np_dtype_to_tensor_dtype(t.dtype) for name, t in wide.items()}
+    graph = onnx.helper.make_graph(
+        [node],
+        "attention",
+        [onnx.helper.make_tensor_value_info(name, kind, None) for name, kind in kinds.items()],
+        [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.DOUBLE, None) for n in outputs],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", version)])
+    return ReferenceEvaluator(model).run(None, wide)
+
+
+def check(got, expected, inputs):
+    """float32 within 2e-6 of the largest value (scores are small), infinities in place."""
+    assert got.dtype == inputs["Q"].dtype and got.shape == expected.shape
+    largest = max(1.0, np.abs(expected[np.isfinite(expected)]).max(initial=0.0))
+    np.testing.assert_allclose(got, expected, rtol=0, atol=2e-6 * largest)
+
+
+# Shapes before the key axis.
+MASKS = {
+    "bool": [(), (HQ, SQ), (B, HQ, SQ)],
+    "float": [(SQ,), (1, SQ), (B, 1, SQ), (1, 1, 1)],
+}
+MASK_KINDS = [None, *((kind, shape) for kind, shapes in MASKS.items() for shape in shapes)]
+
+
+def mask_of(rng, kind, width):
+    name, shape = kind
+    mask = rng.standard_normal((*shape, width)).astype(np.float32)
+    return mask > 0 if name == "bool" else mask
+
+
+@pytest.mark.parametrize("past", [False, True], ids=["new", "past"])
+@pytest.mark.parametrize("rank", [3, 4])
+@pytest.mark.parametrize("version", OPSETS)
+def test_against_onnx(version, rank, past, rng):
+    """Each kind of mask, causal or not, with a cache and without, in each opset."""
+    windows = [{}, {"left_window_size": 2, "right_window_size": 1}] if version >= 25 else [{}]
+    for causal, window, kind in itertools.product((0, 1), windows, MASK_KINDS):
+        inputs = tensors(rng, rank, past)
+        if kind is not None:
+            inputs["attn_mask"] = mask_of(rng, kind, SK + past * P)
+        attributes = {"is_causal": causal, "softcap": 2.0, "scale": 0.5, **window, **heads(rank)}
+        got = fastattn.onnx.attention(**inputs, **attributes)
+        assert got.qk_matmul_output is None
+        expected = by_onnx(inputs, version, **attributes)
+        for mine, theirs in zip(got[:3], expected, strict=True):
+            check(mine, theirs, inputs)
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2, 3])
+@pytest.mark.parametrize("width", [SK, 4, 1])
+@pytest.mark.parametrize("kind", [("bool", ()), ("float", (B, 1, SQ))], ids=lambda kind: kind[0])
+def test_stages(kind, width, mode, rng):
+    """qk_matmul_output in each mode; a mask that is short, and of width 1, ends the keys.
+
+    In mode 0 onnx's evaluator returns capped scores (1.23); the operator's text and its function
+    body say before softcap.
+    """
+    for causal, lengths in itertools.product((0, 1), (None, np.array([width, width // 2]))):
+        inputs = tensors(rng) | {"attn_mask": mask_of(rng, kind, width)}
+        if lengths is not None:
+            inputs["nonpad_kv_seqlen"] = lengths
+        attributes = {"is_causal": causal, "softcap": 2.0, "qk_matmul_output_mode": mode}
+        got = fastattn.onnx.attention(**inputs, **attributes)
+        check(got.Y, by_onnx(inputs, 24, OUTPUTS, **attributes)[0], inputs)
+        attributes["softcap"] = 2.0 if mode else 0.0
+        check(got.qk_matmul_output, by_onnx(inputs, 24, OUTPUTS, **attributes)[3], inputs)
+
+
+def test_mask_of_rank_0(rng):
+    inputs = tensors(rng)
+    expected = fastattn.onnx.attention(**inputs)
+    got = fastattn.onnx.attention(**inputs, attn_mask=np.array(True))
+    np.testing.assert_array_equal(got.Y, expected.Y)
+    assert not fastattn.onnx.attention(**inputs, attn_mask=np.array(False)).Y.any()
+
+
+def test_lengths_beyond_a_short_mask(rng):
+    """The mask leaves out the keys behind it; the queries keep their positions."""
+    inputs = tensors(rng) | {"attn_mask": np.ones((SQ, 4), bool)}
+    inputs["nonpad_kv_seqlen"] = np.array([SK, 5])
+    got = fastattn.onnx.attention(**inputs, is_causal=1)
+    check(got.Y, by_onnx(inputs, 24, is_causal=1)[0], inputs)
+
+
+def test_without_past_nothing_is_copied(rng):
+    inputs = tensors(rng, rank=3)
+    got = fastattn.onnx.attention(**inputs, **heads(3))
+    assert np.shares_memory(got.present_key, inputs["K"])
+    assert np.shares_memory(got.present_value, inputs["V"])
+    assert got.present_key.shape == (B, HKV, SK, D)
+    assert got.Y.flags.c_contiguous and got.Y.shape == (B, SQ, HQ * DV)
+
+
+def test_float64_and_double_softmax(rng):
+    """softmax_precision 11 makes a float32 call as exact as its result can hold."""
+    wide = tensors(rng, dtype=np.float64)
+    expected = by_onnx(wide, 23)[0]
+    got = fastattn.onnx.attention(**wide).Y
+    assert got.dtype == np.float64
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-14)
+    narrow = {name: tensor.astype(np.float32) for name, tensor in wide.items()}
+    expected = by_onnx(narrow, 23)[0].astype(np.float32)
+    np.testing.assert_array_equal(
+        fastattn.onnx.attention(**narrow, softmax_precision=11).Y, expected
+    )
+    for precision in (1, 10, 16):  # at least: float32 is what it is computed in anyway
+        np.testing.assert_array_equal(
+            fastattn.onnx.attention(**narrow, softmax_precision=precision).Y,
+            fastattn.onnx.attention(**narrow).Y,
+        )
+
+
+@pytest.mark.parametrize("narrow", [np.float16, np.float32])
+def test_values_of_another_type(narrow, rng):
+    """T2, the type of V, may differ from T1; the wider one is computed with, Y is T1."""
+    inputs = tensors(rng, dtype=np.float64 if narrow == np.float32 else np.float32)
+    inputs["V"] = inputs["V"].astype(narrow)
+    got = fastattn.onnx.attention(**inputs)
+    check(got.Y, by_onnx(inputs, 23)[0], inputs)
+    assert got.present_value.dtype == narrow
+
+
+def test_mask_of_16_bits_with_float32(rng):
+    mask = rng.standard_normal((SQ, SK)).astype(np.float16)
+    inputs = tensors(rng)
+    np.testing.assert_array_equal(
+        fastattn.onnx.attention(**inputs, attn_mask=mask).Y,
+        fastattn.onnx.attention(**inputs, attn_mask=mask.astype(np.float32)).Y,
+    )
+
+
+def zeros(*shape, dtype=np.float32):
+    return np.zeros(shape, dtype)
+
+
+Q3, K3, V3 = zeros(B, SQ, HQ * D), zeros(B, SK, HKV * D), zeros(B, SK, HKV * DV)
+PAST = {"past_key": zeros(B, HKV, P, D), "past_value": zeros(B, HKV, P, DV)}
+ERRORS = {
+    "Q type": ({"Q": None}, TypeError, "Q: expected a numpy.ndarray, got NoneType"),
+    "Q integers": ({"Q": zeros(B, HQ, SQ, D, dtype=int), "K": zeros(B, HKV, SK, D, dtype=int)},
+                   TypeError, "Q: expected a floating-point dtype, got int64"),
+    "Q rank": ({"Q": zeros(SQ, D)}, ValueError, "Q: expected 3 or 4 axes, got shape (5, 8)"),
+    "K rank": ({"K": K3}, ValueError, "K: expected 4 axes like Q, got shape (2, 7, 16)"),
+    "K dtype": ({"K": zeros(B, HKV, SK, D, dtype=np.float64)}, TypeError,
+                "K: expected dtype float32 like Q, got float64"),
+    "K batch": ({"K": zeros(1, HKV, SK, D)}, ValueError,
+                "K: expected batch 2 and head size 8 like Q, got shape (1, 2, 7, 8)"),
+    "K heads": ({"K": zeros(B, 4, SK, D)}, ValueError,
+                "K: expected a number of heads that divides Q's 6, got shape (2, 4, 7, 8)"),
+    "V keys": ({"V": zeros(B, HKV, 6, DV)}, ValueError,
+               "V: expected batch, heads and keys (2, 2, 7) like K, got shape (2, 2, 6, 3)"),
+    "heads missing": ({"Q": Q3, "K": K3, "V": V3}, ValueError,
+                      "q_num_heads: expected an integer with 3 axes, got None"),
+    "heads type": ({"Q": Q3, "K": K3, "V": V3, "q_num_heads": 2.0}, TypeError,
+                   "q_num_heads: expected an integer, got float"),
+    "heads odd": ({"Q": Q3, "K": K3, "V": V3, "q_num_heads": 6, "kv_num_heads": 3}, ValueError,
+                  "K: expected a last axis divisible by kv_num_heads 3, got (2, 7, 16)"),
+    "heads wrong": ({"kv_num_heads": 3}, ValueError, "kv_num_heads: expected 2 as in K, got 3"),
+    "past alone": ({"past_key": PAST["past_key"]}, ValueError,
+                   "past_value: expected to come together with past_key, got one of them"),
+    "past shape": (PAST | {"past_value": zeros(B, HKV, P + 1, DV)}, ValueError,
+                   "past_value: expected shape (2, 2, 4, 3), got (2, 2, 5, 3)"),
+    "past dtype": (PAST | {"past_key": zeros(B, HKV, P, D, dtype=np.float64)}, TypeError,
+                   "past_key: expected dtype float32, got float64"),
+    "both caches": (PAST | {"nonpad_kv_seqlen": np.array([1, 2])}, ValueError,
+                    "nonpad_kv_seqlen: expected None with past_key, got both"),
+    "lengths": ({"nonpad_kv_seqlen": np.array([1, 8])}, ValueError,
+                "nonpad_kv_seqlen: expected values from 0 to 7, got 8"),
+    "causal": ({"is_causal": 2}, ValueError, "is_causal: expected one of (0, 1), got 2"),
+    "mode": ({"qk_matmul_output_mode": 4}, ValueError,
+             "qk_matmul_output_mode: expected one of (0, 1, 2, 3), got 4"),
+    "precision": ({"softmax_precision": 7}, ValueError,
+                  "softmax_precision: expected one of (1, 10, 11, 16), got 7"),
+    "window": ({"left_window_size": -2}, ValueError,
+               "left_window_size: expected an integer not below -1, got -2"),
+    "softcap": ({"softcap": -1.0}, ValueError, "softcap: expected a number not below 0, got -1"),
+    "mask integers": ({"attn_mask": zeros(SQ, SK, dtype=np.int8)}, TypeError,
+                      "attn_mask: expected dtype bool or float32, got int8"),
+    "mask long": ({"attn_mask": zeros(SQ, SK + 1)}, ValueError,
+                  "attn_mask: expected a shape that broadcasts to (2, 6, 5, 7), got (5, 8)"),
+    "mask rank": ({"attn_mask": zeros(1, B, HQ, SQ, SK)}, ValueError,
+                  "attn_mask: expected at most 4 axes, got shape (1, 2, 6, 5, 7)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(name, rng):
+    changes, exception, message = ERRORS[name]
+    with pytest.raises(exception) as caught:
+        fastattn.onnx.attention(**(tensors(rng) | changes))
+    assert caught.type is exception and str(caught.value).startswith(message)
+
+
+def test_docstring():
+    result = doctest.testmod(fastattn.onnx)
+    assert result.attempted > 0 and result.failed == 0
+
+
+def test_onnx_is_imported_late():
+    program = """
+        import sys, numpy as np, fastattn
+        assert "fastattn.onnx" not in sys.modules
+        Q = np.ones((1, 1, 2, 4), np.float32)
+        assert fastattn.onnx.attention(Q, Q, Q).Y.shape == Q.shape
+        assert "onnx" not in sys.modules
+        fastattn.onnx.Attention
+        assert "onnx" in sys.modules
+    """
+    result = run(program)
+    assert result.returncode == 0, result.stderr
