@@ -33,7 +33,7 @@ __all__ = [
     "use_isa",
 ]
 
-_LAZY = ("reference", "onnx", "measure", "cli")
+_LAZY = ("reference", "onnx", "jax", "measure", "cli")
 
 
 def __getattr__(name):
