@@ -3,6 +3,7 @@
 import os
 import platform
 import shutil
+import struct
 import sys
 import tempfile
 from glob import glob
@@ -34,6 +35,12 @@ ISOLATED = {"unix": ["-fno-lto"], "msvc": ["/GL-"]}
 SOURCES = sorted(glob("src_c/*.c"))
 HEADERS = [str(path) for path in Path("src_c").rglob("*") if path.suffix in (".h", ".inc", ".c")]
 LIBRARIES = {"win32": "fastattn.dll", "darwin": "libfastattn.dylib"}
+# Made from src_c/package, and where they go below share.
+DESCRIPTIONS = {
+    "fastattn-config.cmake": "cmake/fastattn",
+    "fastattn-config-version.cmake": "cmake/fastattn",
+    "fastattn.pc": "pkgconfig",
+}
 PROBE = """#include <pthread.h>
 #include <stdatomic.h>
 static atomic_int ready;
@@ -108,17 +115,46 @@ class BuildExt(build_ext):
         target = package / "lib" / LIBRARIES.get(sys.platform, "libfastattn.so")
         (package / "include").mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(exist_ok=True)
-        if self.force or newer_group(objects, str(target)):
-            libraries, flags = (["m"], threads) if kind == "unix" else ([], [])
+        if self.force or newer_group([*objects, "setup.py"], str(target)):
+            libraries, flags = [], []
+            if kind == "unix":
+                libraries, flags = ["m"], [*threads, *self.name_flags(target.name)]
             self.compiler.link_shared_object(
                 objects, str(target), libraries=libraries, extra_postargs=flags
             )
         self.copy_file("src_c/fastattn.h", str(package / "include" / "fastattn.h"))
+        self.describe_library(package, target.name)
+
+    def name_flags(self, name):
+        """What makes a program look for the library by name, not by the path it was linked from."""
+        if sys.platform != "darwin":
+            return [f"-Wl,-soname,{name}"]
+        # A bundle, which an extension is, cannot be linked against.
+        self.compiler.linker_so = [
+            "-dynamiclib" if word == "-bundle" else word for word in self.compiler.linker_so
+        ]
+        return [f"-Wl,-install_name,@rpath/{name}"]
+
+    def describe_library(self, package, library):
+        """The files that CMake and pkg-config find the library by; see fastattn.get_cmake_dir()."""
+        words = {
+            "VERSION": self.distribution.get_version(),
+            "LIBRARY": library,
+            "SONAME": f"@rpath/{library}" if sys.platform == "darwin" else library,
+            "POINTER_BYTES": str(struct.calcsize("P")),
+        }
+        for name, folder in DESCRIPTIONS.items():
+            text = Path("src_c", "package", f"{name}.in").read_text(encoding="utf-8")
+            for word, value in words.items():
+                text = text.replace(f"@{word}@", value)
+            target = package / "share" / folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
 
     def copy_extensions_to_source(self):
         """In a build in place, what goes beside the extensions as well."""
         super().copy_extensions_to_source()
-        for name in ("lib", "include"):
+        for name in ("lib", "include", "share"):
             built = Path(self.build_lib, "fastattn", name)
             shutil.copytree(built, Path("fastattn", name), dirs_exist_ok=True)
 

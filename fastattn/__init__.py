@@ -8,7 +8,14 @@ from fastattn.attention import (
     merge_states,
     scaled_dot_product_attention,
 )
-from fastattn.config import config, get_include, get_library, show_config
+from fastattn.config import (
+    config,
+    get_cmake_dir,
+    get_include,
+    get_library,
+    get_pkgconfig_dir,
+    show_config,
+)
 from fastattn.isa import isa, isas, use_isa
 from fastattn.quantize import quantize_kv
 from fastattn.threads import get_num_threads, num_threads, set_num_threads
@@ -19,9 +26,11 @@ __all__ = [
     "attention_varlen",
     "attention_weights",
     "config",
+    "get_cmake_dir",
     "get_include",
     "get_library",
     "get_num_threads",
+    "get_pkgconfig_dir",
     "isa",
     "isas",
     "merge_states",

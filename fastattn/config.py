@@ -73,6 +73,29 @@ def get_library():
     return str(PACKAGE / "lib" / names.get(sys.platform, "libfastattn.so"))
 
 
+def get_cmake_dir():
+    """Directory of the CMake package, for ``find_package(fastattn)``.
+
+    ``cmake -Dfastattn_DIR=...`` with it gives the target ``fastattn::fastattn``; so does
+    ``CMAKE_PREFIX_PATH`` with the site-packages directory.
+
+    Returns
+    -------
+    str
+    """
+    return str(PACKAGE / "share" / "cmake" / "fastattn")
+
+
+def get_pkgconfig_dir():
+    """Directory of ``fastattn.pc``, for ``PKG_CONFIG_PATH``.
+
+    Returns
+    -------
+    str
+    """
+    return str(PACKAGE / "share" / "pkgconfig")
+
+
 def version():
     """Version of the installed package; "unknown" in a source tree that is not installed."""
     try:
