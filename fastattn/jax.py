@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as options
 from fastattn import _core
 from fastattn.isa import isa
 from fastattn.threads import get_num_threads
 
 _TARGET = "fastattn_attention"
-_DTYPES = ("float32", "float64")
 _HAS_MASK, _HAS_QUERY_LENGTHS, _HAS_KEY_LENGTHS = 1, 2, 4  # as in xla_attention.c
 
 # The extension module is loaded already: this is the same library, with the same threads.
@@ -39,7 +39,7 @@ def dot_product_attention(
     Parameters
     ----------
     query : array, (B, T, N, H) or (T, N, H)
-        float32, or float64 under ``jax_enable_x64``.
+        float32, float16, bfloat16, or float64 under ``jax_enable_x64``.
     key : array, (B, S, K, H) or (S, K, H)
         Of query's dtype. N must be a multiple of K.
     value : array, (B, S, K, Hv) or (S, K, Hv)
@@ -169,8 +169,7 @@ def _tensors(query, key, value):
         tensor = _array(name, tensor)
         if tensor.ndim not in (3, 4):
             raise ValueError(f"{name}: expected 3 or 4 axes, got shape {tensor.shape}")
-        if tensor.dtype.name not in _DTYPES:
-            raise TypeError(f"{name}: expected dtype {' or '.join(_DTYPES)}, got {tensor.dtype}")
+        dtypes.of_queries(name, tensor.dtype)
         if tensors and tensor.dtype != tensors[0].dtype:
             raise TypeError(
                 f"{name}: expected dtype {tensors[0].dtype} like query, got {tensor.dtype}"
@@ -205,7 +204,10 @@ def _mask(bias, mask, shape, dtype):
     bias = _array("bias", bias)
     if not jnp.issubdtype(bias.dtype, jnp.floating):
         raise TypeError(f"bias: expected a floating-point dtype, got {bias.dtype}")
-    bias = _four_dimensions("bias", bias, shape).astype(jnp.promote_types(dtype, jnp.float32))
+    bias = _four_dimensions("bias", bias, shape)
+    wide = jnp.promote_types(dtype, jnp.float32)
+    if wide != jnp.float32 or bias.dtype == jnp.float64:  # any narrower one is read as it is
+        bias = bias.astype(wide)
     return bias if mask is None else jnp.where(mask, bias, -jnp.inf)
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as options
 from fastattn import reference
 from fastattn.attention import attention as _attention
@@ -200,8 +201,7 @@ def _computed_dtype(q, v, softmax_precision):
     if softmax_precision is not None:
         _one_of("softmax_precision", softmax_precision, _SOFTMAX_PRECISIONS)
     for name, tensor in ("Q", q), ("V", v):
-        if tensor.dtype.kind != "f" and tensor.dtype.name != "bfloat16":
-            raise TypeError(f"{name}: expected a floating-point dtype, got {tensor.dtype}")
+        dtypes.of_queries(name, tensor.dtype)
     if softmax_precision == _DOUBLE or max(q.itemsize, v.itemsize) == 8:
         return np.dtype(np.float64)
     return q.dtype if q.dtype == v.dtype else np.dtype(np.float32)
@@ -212,10 +212,8 @@ def _mask(attn_mask, keys, dtype):
     if attn_mask is None:
         return None, keys
     mask = options.array("attn_mask", attn_mask)
-    if mask.dtype != bool and mask.dtype != dtype and mask.itemsize < dtype.itemsize:
-        if mask.dtype.kind != "f" and mask.dtype.name != "bfloat16":
-            raise TypeError(f"attn_mask: expected dtype bool or {dtype}, got {mask.dtype}")
-        mask = mask.astype(dtype)
+    if dtypes.supported(mask.dtype) in dtypes.HALVES and dtype.itemsize > mask.itemsize:
+        mask = mask.astype(dtype)  # exact; the core takes it only with q of 16 bits
     return mask, min(keys, mask.shape[-1]) if mask.ndim else keys
 
 

@@ -88,6 +88,8 @@ static int real_type(int32_t dtype, fa_dtype *type)
     switch (dtype) {
     case XLA_F32: *type = FA_FLOAT32; return 4;
     case XLA_F64: *type = FA_FLOAT64; return 8;
+    case XLA_F16: *type = FA_FLOAT16; return 2;
+    case XLA_BF16: *type = FA_BFLOAT16; return 2;
     default: return 0;
     }
 }
@@ -148,6 +150,7 @@ static int read_tensors(request *call, void *const *arguments, const xla_values 
         return 0;
     if (lead < 0 || lead > FA_MAX_LEAD) return 0;
     if (q->rank != out->rank || k->rank != out->rank || v->rank != out->rank) return 0;
+    args->kv_dtype = args->dtype;
     args->lead_rank = lead;
     call->batches = 1;
     for (int axis = 0; axis < lead; ++axis) {

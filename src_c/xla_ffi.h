@@ -5,7 +5,7 @@
  * old versions working (openxla/xla, xla/ffi/api/c_api.h, where the names are XLA_FFI_*). Fields
  * are only ever added behind, so what is declared here is the prefix that version 0.1 and all
  * later ones share. XLA asks a handler for its version when it is registered and refuses one that
- * it does not speak. tests/test_jax.py compares every offset with the header that jaxlib ships.
+ * it does not speak. tests/test_xla_ffi.py compares every offset with the header that jaxlib ships.
  */
 #ifndef FA_XLA_FFI_H
 #define FA_XLA_FFI_H
@@ -18,7 +18,8 @@ enum { XLA_EXTENSION_METADATA = 1 };
 enum { XLA_STAGE_EXECUTE = 3 };
 enum { XLA_BUFFER = 1 };                 /* kind of an argument, and of a result */
 enum { XLA_SCALAR = 3, XLA_STRING = 4 }; /* kind of an attribute */
-enum { XLA_PRED = 1, XLA_S32 = 4, XLA_S64 = 5, XLA_F32 = 11, XLA_F64 = 12 };
+enum { XLA_PRED = 1, XLA_S32 = 4, XLA_S64 = 5 };
+enum { XLA_F16 = 10, XLA_F32 = 11, XLA_F64 = 12, XLA_BF16 = 16 };
 enum { XLA_INVALID_ARGUMENT = 3, XLA_RESOURCE_EXHAUSTED = 8, XLA_FAILED_PRECONDITION = 9 };
 
 typedef struct xla_error xla_error;
