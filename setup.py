@@ -69,6 +69,8 @@ class BuildExt(build_ext):
                 macros = [("FA_REAL_BITS", bits)]
                 objects.append(self.compile(f"src_c/isa/{name}.c", flags, macros, f"_f{bits}"))
         for extension in self.extensions:
+            if extension.name == "fastattn._dlpack":
+                continue  # it calls nothing of the library
             extension.extra_objects += objects
             extension.extra_link_args += threads
         super().build_extensions()
@@ -175,7 +177,7 @@ def extension(name):
 
 
 setup(
-    ext_modules=[extension("_core"), extension("_kernels")],
+    ext_modules=[extension("_core"), extension("_kernels"), extension("_dlpack")],
     cmdclass={"build_ext": BuildExt},
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

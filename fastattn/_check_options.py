@@ -13,6 +13,7 @@ import math
 
 import numpy as np
 
+from fastattn import _arrays
 from fastattn import _check_dtypes as dtypes
 
 # Positions up to here are exact in float64, which ALiBi needs, and far from overflowing int64.
@@ -32,26 +33,26 @@ LAYOUTS = ("bhsd", "bshd")
 
 
 def described(value):
-    """Name the type of `value` for a message, with advice where there is some."""
+    """Name the type of `value` for a message."""
     kind = type(value)
     if kind.__module__ == "builtins":
         return kind.__name__
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    if kind.__module__.split(".")[0] == "torch":
-        return f"{name} (pass tensor.numpy())"
-    return name
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def array(name, value):
     """Return `value` as a plain numpy.ndarray without copying it.
 
-    Subclasses that only add methods (numpy.memmap) are viewed. Masked arrays and matrices are
-    refused: their mask, or their own idea of indexing, would be lost without a word.
+    Arrays of other libraries are viewed through DLPack, and subclasses that only add methods
+    (numpy.memmap) too. Masked arrays and matrices are refused: their mask, or their own idea of
+    indexing, would be lost without a word.
     """
     if type(value) is np.ndarray:
         return value
     if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray | np.matrix):
         return value.view(np.ndarray)
+    if not isinstance(value, np.ndarray) and (view := _arrays.from_dlpack(name, value)) is not None:
+        return view
     raise TypeError(f"{name}: expected a numpy.ndarray, got {described(value)}")
 
 
@@ -127,7 +128,7 @@ def small_array(name, value, what):
             return np.array(value)
         except (ValueError, TypeError, OverflowError):
             raise ValueError(f"{name}: expected {what}, got a list of unequal parts") from None
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) or hasattr(type(value), "__dlpack__"):
         return array(name, value)
     raise TypeError(f"{name}: expected {what}, got {described(value)}")
 
@@ -298,10 +299,11 @@ def _may_overlap_itself(tensor):
 def reject_overlap(out, named_inputs):
     """Raise if `out` shares memory with one of the inputs that are arrays."""
     for name, tensor in named_inputs:
-        if not isinstance(tensor, np.ndarray) or not np.may_share_memory(out, tensor):
+        view = tensor if isinstance(tensor, np.ndarray) else _arrays.from_dlpack(name, tensor)
+        if view is None or not np.may_share_memory(out, view):
             continue
         try:
-            shared = np.shares_memory(out, tensor, max_work=OVERLAP_WORK)
+            shared = np.shares_memory(out, view, max_work=OVERLAP_WORK)
         except np.exceptions.TooHardError:
             shared = True
         if shared:
@@ -310,7 +312,7 @@ def reject_overlap(out, named_inputs):
 
 def states_of(name, states):
     """Return a sequence of arrays, or one array stacked on axis 0, as a tuple of arrays."""
-    if isinstance(states, np.ndarray):
+    if isinstance(states, np.ndarray) or hasattr(type(states), "__dlpack__"):
         stacked = array(name, states)
         if stacked.ndim < 1:
             raise ValueError(f"{name}: expected arrays stacked on axis 0, got shape ()")

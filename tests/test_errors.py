@@ -194,13 +194,6 @@ def test_16_bit_types_do_not_mix(call):
     check(lambda: call(**arguments(changes)), TypeError, message + "float8_e4m3fnuz")
 
 
-def test_torch_tensor_is_told_about_numpy(call):
-    torch = pytest.importorskip("torch")
-    changes = {"k": torch.zeros(2, 2, 32, 64)}
-    message = "k: expected a numpy.ndarray, got torch.Tensor (pass tensor.numpy())"
-    check(lambda: call(**arguments(changes)), TypeError, message)
-
-
 # ---- out overlaps --------------------------------------------------------------------------------
 
 PACKED = zeros(2, 8, 32, 96)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+"""Arrays of other libraries (torch, JAX, ...) as NumPy arrays on the same memory, by DLPack."""
+
+import functools
+
+import numpy as np
+
+from fastattn import _dlpack
+
+# Codes of DLPack's types (dlpack.h, DLDataTypeCode) and the types of NumPy and ml_dtypes.
+_NUMPY = {
+    (0, 8): "int8", (0, 16): "int16", (0, 32): "int32", (0, 64): "int64",
+    (1, 8): "uint8", (1, 16): "uint16", (1, 32): "uint32", (1, 64): "uint64",
+    (2, 16): "float16", (2, 32): "float32", (2, 64): "float64",
+    (6, 8): "bool",
+}  # fmt: skip
+_ML_DTYPES = {(4, 16): "bfloat16", (10, 8): "float8_e4m3fn", (12, 8): "float8_e5m2"}
+
+
+@functools.cache
+def dtypes():
+    """NumPy's number of each type that DLPack can bring, by ``256 * code + bits``."""
+    numbers = {key: np.dtype(name).num for key, name in _NUMPY.items()}
+    try:
+        import ml_dtypes
+    except ImportError:
+        pass
+    else:
+        numbers |= {key: np.dtype(getattr(ml_dtypes, n)).num for key, n in _ML_DTYPES.items()}
+    return {256 * code + bits: number for (code, bits), number in numbers.items()}
+
+
+def from_dlpack(name, value):
+    """View an array of another library as a numpy.ndarray; None if it does not speak DLPack.
+
+    Raises
+    ------
+    TypeError
+        It cannot be viewed: the message says what to do about it.
+    """
+    if not hasattr(type(value), "__dlpack__"):
+        return None
+    if getattr(value, "requires_grad", False):
+        raise TypeError(
+            f"{name}: expected a tensor that needs no gradient, got one with requires_grad "
+            f"(pass {name}.detach(); fastattn has no backward here)"
+        )
+    try:
+        return _dlpack.view(value, dtypes())
+    except Exception as error:  # of whatever kind that library raises
+        why = str(error).partition("\n")[0]
+        raise TypeError(
+            f"{name}: expected a strided array of real numbers in the memory of the CPU, got "
+            f"{_described(value)}: {why}{_advice(value)}"
+        ) from error
+
+
+def _described(value):
+    kind = type(value)
+    dtype, device = getattr(value, "dtype", None), getattr(value, "device", None)
+    words = [f"{kind.__module__}.{kind.__qualname__}"]
+    words += [f"of {dtype}"] if dtype is not None else []
+    words += [f"on {device}"] if device is not None else []
+    return " ".join(words)
+
+
+def _advice(value):
+    """What to do about a value that `_dlpack.view` refused."""
+    if "bfloat16" in str(getattr(value, "dtype", "")) and 256 * 4 + 16 not in dtypes():
+        return " (install ml_dtypes)"
+    if "cpu" not in str(getattr(value, "device", "cpu")).lower():
+        return " (copy it to the CPU: tensor.cpu() in torch, jax.device_get(array) in JAX)"
+    return ""

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: MIT
+from typing import Any
+
+import numpy.typing as npt
+
+def view(value: object, dtypes: dict[int, int]) -> npt.NDArray[Any]: ...
