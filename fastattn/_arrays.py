@@ -45,7 +45,14 @@ def from_dlpack(name, value):
             f"{name}: expected a tensor that needs no gradient, got one with requires_grad "
             f"(pass {name}.detach(); fastattn has no backward here)"
         )
+    return viewed(name, value)
+
+
+def viewed(name, value):
+    """`from_dlpack` of an array that is known to have it; a gradient is the caller's business."""
     try:
+        if hasattr(value, "is_neg") and value.is_neg():
+            raise BufferError("its elements are negated lazily; resolve_neg() negates them")
         return _dlpack.view(value, dtypes())
     except Exception as error:  # of whatever kind that library raises
         why = str(error).partition("\n")[0]

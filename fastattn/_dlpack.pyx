@@ -78,7 +78,8 @@ def view(value, dtypes):
     Parameters
     ----------
     value : object
-        Has ``__dlpack__`` and ``__dlpack_device__``. It is kept alive by the result.
+        Has ``__dlpack__`` and ``__dlpack_device__``. It is kept alive by the result. Not a tensor of
+        torch whose ``is_neg()``: it exports the memory of such a one as if it were not.
     dtypes : dict
         NumPy's number of the type for each ``256 * code + bits`` of DLPack.
 
@@ -99,7 +100,6 @@ def view(value, dtypes):
         while table != NULL and table.version.major != 1:
             table = table.previous
         if table != NULL and table.tensor_from_object != NULL:
-            refuse_negative(value)
             table.tensor_from_object(<void *>value, &tensor)
             return wrap(&tensor, value, True, dtypes)
     return view_by_capsule(value, dtypes)
@@ -111,7 +111,6 @@ cdef view_by_capsule(value, dict dtypes):
     device = value.__dlpack_device__()
     if device[0] not in HOST_MEMORY:
         raise BufferError(f"it is on DLPack device {int(device[0])}:{device[1]}")
-    refuse_negative(value)
     try:
         capsule = value.__dlpack__(max_version=(1, 3))
     except TypeError:  # a library from before version 1
@@ -122,15 +121,11 @@ cdef view_by_capsule(value, dict dtypes):
         if versioned.version.major != 1:
             raise BufferError(f"it speaks version {versioned.version.major} of DLPack, not 1")
         return wrap(&versioned.tensor, capsule, not versioned.flags & READ_ONLY, dtypes)
+    # The old kind does not say whether it may be written. JAX, whose arrays may not, exports it, and
+    # so does torch before 2.9, whose tensors may.
     managed = <Managed *>PyCapsule_GetPointer(capsule, "dltensor")
-    return wrap(&managed.tensor, capsule, False, dtypes)
-
-
-cdef refuse_negative(value):
-    """torch negates some views lazily, and exports their memory as it is."""
-    is_negative = getattr(value, "is_neg", None)
-    if is_negative is not None and is_negative():
-        raise BufferError("its elements are negated lazily; resolve_neg() negates them")
+    writable = type(value).__module__.partition(".")[0] == "torch"
+    return wrap(&managed.tensor, capsule, writable, dtypes)
 
 
 cdef wrap(const Tensor *tensor, owner, bint writable, dict dtypes):

@@ -31,3 +31,14 @@ def pytest_generate_tests(metafunc):
 def rng(request):
     """Random numbers that depend on the seed and on the test, not on the order of tests."""
     return np.random.default_rng([SEED, *request.node.nodeid.encode()])
+
+
+@pytest.fixture
+def randn(rng):
+    """Normal numbers as a tensor of torch, the same on every run."""
+    torch = pytest.importorskip("torch")
+
+    def make(*shape, dtype=torch.float32):
+        return torch.from_numpy(rng.standard_normal(shape)).to(dtype)
+
+    return make

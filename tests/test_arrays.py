@@ -52,6 +52,11 @@ def test_view_of_a_capsule(rng, versioned):
     assert view.flags.writeable is versioned  # an old capsule does not say, so it is not written to
 
 
+def test_old_torch_tensors_are_writable(monkeypatch):
+    monkeypatch.setattr(Exporter, "__module__", "torch._tensor")
+    assert _arrays.from_dlpack("q", Exporter(np.ones(3), versioned=False)).flags.writeable
+
+
 def test_view_keeps_the_memory_alive():
     class Array(np.ndarray):
         pass

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: MIT
+"""torch.nn.functional.scaled_dot_product_attention: the same call, and in its place."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention.bias import CausalBias, CausalVariant
+
+from fastattn.torch._attention import attention
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def scaled_dot_product_attention(
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+):
+    """`torch.nn.functional.scaled_dot_product_attention`, computed by fastattn.
+
+    Parameters
+    ----------
+    query, key, value : Tensor, (..., H, S, D)
+        On the CPU, of one dtype: float32, float16, bfloat16 or float64.
+    attn_mask : Tensor, optional
+        bool (True = attend) or float. Not together with `is_causal`.
+    dropout_p : float
+        Must be 0: this is inference.
+    is_causal : bool
+        Key j <= query i: aligned to the top left.
+    scale : float, optional
+        Default ``1 / sqrt(D)``.
+    enable_gqa : bool
+        Allow fewer key and value heads than query heads.
+
+    Returns
+    -------
+    Tensor, (..., H, S, Dv)
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `attention`.
+    NotImplementedError
+        Dropout; or later a backward pass through the result.
+    """
+    if dropout_p != 0.0:
+        raise NotImplementedError(f"dropout_p: expected 0.0, got {dropout_p} (there is no dropout)")
+    if is_causal and attn_mask is not None:
+        raise ValueError("attn_mask: expected None with is_causal=True, got both")
+    query, key, value = _matching_heads(query, key, value, enable_gqa)
+    # Only causality asks where query 0 is, and not even that for a square.
+    top_left = 0 if is_causal and query.shape[-2] != key.shape[-2] else None
+    return attention(
+        query, key, value, attn_mask=attn_mask, causal=is_causal, q_offset=top_left, scale=scale
+    )
+
+
+def _heads(tensor):
+    return tensor.shape[-3] if tensor.ndim > 2 else 1
+
+
+def _matching_heads(query, key, value, enable_gqa):
+    """Return the three with numbers of heads, and of axes, that `attention` takes as torch does."""
+    if query.ndim == 2 and max(key.ndim, value.ndim) > 2:
+        query = query[None]  # torch broadcasts: the result has every axis that an input has
+    counts = {_heads(each) for each in (query, key, value)} - {1}
+    if enable_gqa:
+        if _heads(key) != _heads(value) and 1 not in (_heads(key), _heads(value)):
+            heads = math.lcm(_heads(key), _heads(value))  # torch lets each divide the query's
+            key = key.repeat_interleave(heads // _heads(key), dim=-3)
+            value = value.repeat_interleave(heads // _heads(value), dim=-3)
+    elif len(counts) > 1:
+        raise ValueError(
+            f"key: expected {_heads(query)} heads or 1 without enable_gqa, got shapes "
+            f"{tuple(key.shape)} and {tuple(value.shape)}"
+        )
+    elif counts and _heads(query) == 1:
+        query = query.expand(*query.shape[:-3], *counts, *query.shape[-2:])
+    return query, key, value
+
+
+# ---- in its place --------------------------------------------------------------------------------
+
+_original = F.scaled_dot_product_attention
+_patches = 0  # how many are in force
+_fast_path = True  # what torch.backends.mha said before the first of them
+
+
+def patch_sdpa():
+    """Let fastattn compute what `torch.nn.functional.scaled_dot_product_attention` is called for.
+
+    Calls on the CPU in float32, float16, bfloat16 and float64, also those that
+    `torch.nn.MultiheadAttention` and the transformer layers make: their fast path, which calls
+    another kernel, is off meanwhile. Left to torch: other devices, dropout, calls that a gradient
+    flows through, nested tensors, other subclasses, and masks together with `is_causal`. What
+    imported the function by name before (``from torch.nn.functional import
+    scaled_dot_product_attention``) keeps torch's.
+
+    Returns
+    -------
+    Patch
+        In force at once, until `Patch.undo` or the end of its ``with`` block.
+
+    Examples
+    --------
+    >>> import torch, fastattn.torch
+    >>> q = torch.zeros(1, 2, 3, 4)
+    >>> with fastattn.torch.patch_sdpa():
+    ...     out = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    """
+    return Patch()
+
+
+class Patch:
+    """What `patch_sdpa` did, to be undone; a context manager."""
+
+    def __init__(self):
+        global _patches, _fast_path
+        if _patches == 0:
+            _fast_path = torch.backends.mha.get_fastpath_enabled()
+            torch.backends.mha.set_fastpath_enabled(False)
+            F.scaled_dot_product_attention = _routed
+        _patches += 1
+        self._in_force = True
+
+    def undo(self):
+        """Give torch its function back, if no other patch is in force."""
+        global _patches
+        if not self._in_force:
+            return
+        self._in_force = False
+        _patches -= 1
+        if _patches == 0:
+            F.scaled_dot_product_attention = _original
+            torch.backends.mha.set_fastpath_enabled(_fast_path)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.undo()
+
+
+def _routed(
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+):
+    options = {"dropout_p": dropout_p, "scale": scale, "enable_gqa": enable_gqa}
+    if torch.is_autocast_enabled("cpu"):
+        query, key, value = (_autocast(each) for each in (query, key, value))
+    if isinstance(attn_mask, CausalBias):
+        return _by_causal_bias(query, key, value, attn_mask, is_causal, options)
+    if torch.is_autocast_enabled("cpu"):
+        attn_mask = _autocast(attn_mask)
+    ours = dropout_p == 0.0 and _is_ours(query, key, value, attn_mask, is_causal)
+    call = scaled_dot_product_attention if ours else _original
+    return call(query, key, value, attn_mask=attn_mask, is_causal=is_causal, **options)
+
+
+def _is_ours(query, key, value, mask, is_causal):
+    """Whether fastattn computes this call, dropout apart, as torch would."""
+    tensors = (query, key, value) if mask is None else (query, key, value, mask)
+    if torch.overrides.has_torch_function(tensors) or (is_causal and mask is not None):
+        return False
+    grad = torch.is_grad_enabled()
+    for each in tensors:
+        if each.device.type != "cpu" or each.is_nested or each.layout != torch.strided:
+            return False
+        if each.numel() == 0 or (grad and each.requires_grad):
+            return False
+    dtype = query.dtype
+    masks = (torch.bool, torch.float32, dtype)
+    return (
+        dtype in _DTYPES
+        and key.dtype == dtype
+        and value.dtype == dtype
+        and (mask is None or (mask.ndim >= 2 and mask.dtype in masks))
+    )
+
+
+def _by_causal_bias(query, key, value, bias, is_causal, options):
+    """A mask of `torch.nn.attention.bias`: no numbers, but a word on how to align.
+
+    torch itself expands what is aligned to the lower right into a table.
+    """
+    ours = (
+        bias.variant == CausalVariant.LOWER_RIGHT
+        and (bias.seq_len_q, bias.seq_len_kv) == (query.shape[-2], key.shape[-2])
+        and options["dropout_p"] == 0.0
+        and not is_causal
+        and _is_ours(query, key, value, None, is_causal)
+    )
+    if not ours:  # called here because the subclass does not know the patched function as torch's
+        return CausalBias._dispatch(query, key, value, bias, is_causal=is_causal, **options)
+    query, key, value = _matching_heads(query, key, value, options["enable_gqa"])
+    return attention(query, key, value, causal=True, scale=options["scale"])
+
+
+def _autocast(tensor):
+    """What autocast makes of an argument of torch's function before it is called."""
+    if tensor is None or not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype("cpu")) if tensor.device.type == "cpu" else tensor

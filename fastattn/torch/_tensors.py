@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: MIT
+"""Tensors as arrays, arrays as tensors, on the same memory; and when that is all there is to do."""
+
+import numpy as np
+import torch
+from torch import Tensor, from_numpy, is_grad_enabled
+from torch.compiler import is_compiling
+from torch.nn import Parameter
+
+from fastattn import _arrays
+from fastattn._dlpack import view
+
+_DTYPES = _arrays.dtypes()
+_FLOAT32 = np.dtype(np.float32)
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_jit_trace = torch._C._get_tracing_state
+_transforms = torch._C._functorch.peek_interpreter_stack
+
+
+def array(name, value):
+    """View a tensor as a numpy.ndarray, whether or not it requires grad. Others come back as is.
+
+    Raises
+    ------
+    TypeError
+        It is not in the memory of the CPU, or of a dtype that NumPy and ml_dtypes lack.
+    """
+    if value is None:
+        return None
+    if type(value) is Tensor and not value.is_neg():
+        try:
+            return view(value, _DTYPES)
+        except Exception:
+            return _arrays.viewed(name, value)  # for its message
+    return _arrays.viewed(name, value.detach()) if isinstance(value, Tensor) else value
+
+
+def tensor(array):
+    """View a new array, of a type that `attention` returns, as a tensor."""
+    if array.dtype is _FLOAT32 or array.dtype.kind == "f":
+        return from_numpy(array)
+    return from_numpy(array.view(np.int16)).view(torch.bfloat16)
+
+
+def only_memory(*values):
+    """Whether a call may read the memory of its tensors and be done.
+
+    Then it needs no dispatcher, which would take as long as a small attention. Whatever traces or
+    transforms (torch.compile, export, vmap, a dispatch mode, a subclass, a gradient) needs the
+    operator.
+
+    Parameters
+    ----------
+    *values : object
+        Every argument that may be a tensor.
+    """
+    if is_compiling() or _dispatch_modes() or _jit_trace() is not None or _transforms() is not None:
+        return False
+    grad = is_grad_enabled()
+    for value in values:
+        if value is None:
+            continue
+        if type(value) is Tensor or type(value) is Parameter:
+            if grad and value.requires_grad:
+                return False
+        elif isinstance(value, Tensor):
+            return False
+    return True
+
+
+def integers(value):
+    """Integers in whatever form as a tensor, for an operator; None stays None."""
+    if value is None or isinstance(value, Tensor):
+        return value
+    if isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
+        return torch.full((), value, dtype=torch.int64)
+    return torch.as_tensor(value)
+
+
+def numbers(value):
+    """Numbers in whatever form as a tensor, for an operator; None stays None."""
+    return value if value is None or isinstance(value, Tensor) else torch.as_tensor(value)
+
+
+def lse_dtype(dtype):
+    """The dtype of the log-sum-exp of queries of `dtype`."""
+    return torch.float64 if dtype == torch.float64 else torch.float32

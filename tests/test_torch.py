@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: MIT
+"""fastattn.torch against torch: the same results, eager, compiled and exported; no gradients."""
+
+import itertools
+
+import numpy as np
+import pytest
+from core_features import needs_16_bit, needs_pages, needs_varlen
+
+import fastattn
+from fastattn import reference
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+from torch_cases import as_arrays, every_option  # noqa: E402
+
+import fastattn.torch as ft  # noqa: E402
+
+ALLOWED = {torch.float32: 2e-6, torch.float64: 2e-6 * 2.0**-27}  # as in cases.py
+
+
+def close(ours, theirs):
+    assert ours.dtype == theirs.dtype
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=ALLOWED[ours.dtype])
+
+
+# ---- scaled_dot_product_attention ----------------------------------------------------------------
+
+# Shapes of query, key, value and arguments, all of which torch accepts.
+SDPA = {
+    "plain": ((2, 4, 17, 16), (2, 4, 33, 16), (2, 4, 33, 16), {}),
+    "value depth": ((2, 4, 17, 16), (2, 4, 33, 16), (2, 4, 33, 24), {}),
+    "rank 2": ((17, 16), (33, 16), (33, 16), {}),
+    "rank 3": ((4, 17, 16), (4, 33, 16), (4, 33, 16), {}),
+    "rank 5": ((2, 3, 4, 17, 16), (2, 3, 4, 33, 16), (2, 3, 4, 33, 16), {}),
+    "rank 2 query": ((17, 16), (4, 33, 16), (4, 33, 16), {}),
+    "broadcast batch": ((2, 4, 17, 16), (1, 4, 33, 16), (4, 33, 16), {}),
+    "one kv head": ((2, 4, 17, 16), (2, 1, 33, 16), (2, 1, 33, 16), {}),
+    "one query head": ((2, 1, 17, 16), (2, 4, 33, 16), (2, 4, 33, 16), {}),
+    "causal": ((2, 4, 33, 16), (2, 4, 33, 16), (2, 4, 33, 16), {"is_causal": True}),
+    "causal, more keys": ((2, 4, 17, 16), (2, 4, 33, 16), (2, 4, 33, 16), {"is_causal": True}),
+    "causal, fewer keys": ((2, 4, 33, 16), (2, 4, 17, 16), (2, 4, 17, 16), {"is_causal": True}),
+    "scale": ((2, 4, 17, 16), (2, 4, 33, 16), (2, 4, 33, 16), {"scale": -0.3}),
+    "gqa": ((2, 8, 17, 16), (2, 2, 33, 16), (2, 2, 33, 16), {"enable_gqa": True}),
+    "gqa, other values": ((2, 8, 17, 16), (2, 2, 33, 16), (2, 4, 33, 16), {"enable_gqa": True}),
+    "no keys": ((2, 4, 17, 16), (2, 4, 0, 16), (2, 4, 0, 16), {}),
+    "no queries": ((2, 4, 0, 16), (2, 4, 33, 16), (2, 4, 33, 16), {}),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("case", SDPA.values(), ids=SDPA)
+def test_sdpa(randn, case, dtype):
+    *shapes, options = case
+    q, k, v = (randn(*shape, dtype=dtype) for shape in shapes)
+    ours = ft.scaled_dot_product_attention(q, k, v, **options)
+    close(ours, F.scaled_dot_product_attention(q, k, v, **options))
+
+
+@pytest.mark.parametrize(
+    "shape", [(17, 33), (1, 33), (17, 1), (4, 17, 33), (2, 1, 1, 33), (2, 4, 17, 33)], ids=str
+)
+@pytest.mark.parametrize("kind", ["bool", "float", "-inf", "nothing", "-inf everywhere"])
+def test_sdpa_mask(randn, shape, kind):
+    q, k, v = randn(2, 4, 17, 16), randn(2, 4, 33, 16), randn(2, 4, 33, 16)
+    mask = randn(*shape)
+    mask = {
+        "bool": mask > 0,
+        "float": mask,
+        "-inf": mask.masked_fill(mask > 0, -torch.inf),
+        "nothing": torch.zeros(shape, dtype=torch.bool),
+        "-inf everywhere": torch.full(shape, -torch.inf),
+    }[kind]
+    ours = ft.scaled_dot_product_attention(q, k, v, mask)
+    close(ours, F.scaled_dot_product_attention(q, k, v, mask))
+
+
+@pytest.mark.parametrize("name", ["transposed", "packed", "expanded", "flipped", "wide"])
+def test_sdpa_strides(randn, name):
+    def view(tensor):
+        return {
+            "transposed": lambda: tensor.transpose(1, 2).contiguous().transpose(1, 2),
+            "packed": lambda: torch.stack([tensor] * 3, 2)[:, :, 1],
+            "expanded": lambda: tensor[:1].expand(tensor.shape),
+            "flipped": lambda: tensor.contiguous().flip(2)[:, ::2],
+            "wide": lambda: tensor.transpose(2, 3).contiguous().transpose(2, 3),
+        }[name]()
+
+    q, k, v = (view(randn(2, 4, 33, 16)) for _ in range(3))
+    ours = ft.scaled_dot_product_attention(q, k, v)
+    close(ours, F.scaled_dot_product_attention(q, k, v))
+    if name == "transposed":
+        assert ours.transpose(1, 2).is_contiguous()  # as torch: no copy before the next layer
+
+
+@needs_16_bit
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("masked", [None, torch.bool, torch.float32, "same"], ids=str)
+def test_sdpa_16_bit(randn, dtype, masked):
+    q, k, v = (randn(2, 4, 65, 32, dtype=dtype) for _ in range(3))
+    mask = None
+    if masked is not None:
+        mask = randn(65, 65)
+        mask = mask > 0 if masked is torch.bool else mask.to(dtype if masked == "same" else masked)
+    ours = ft.scaled_dot_product_attention(q, k, v, mask)
+    theirs = F.scaled_dot_product_attention(q, k, v, mask)
+    exact = reference.attention(
+        *(each.double().numpy() for each in (q, k, v)),
+        attn_mask=mask if mask is None or masked is torch.bool else mask.double().numpy(),
+    )
+    assert ours.dtype == dtype
+    error, allowed = (
+        (each.double() - torch.from_numpy(exact)).abs().max() for each in (ours, theirs)
+    )
+    assert error <= 2 * allowed
+
+
+@pytest.mark.parametrize(
+    "change, error, message",
+    [
+        ({"dropout_p": 0.1}, NotImplementedError, "dropout_p: expected 0.0, got 0.1"),
+        (
+            {"is_causal": True, "attn_mask": torch.tensor(True)},
+            ValueError,
+            "attn_mask: expected No",
+        ),
+        ({"key": torch.zeros(2, 2, 5, 8)}, ValueError, "key: expected 4 heads or 1 without enable"),
+        (
+            {"attn_mask": torch.zeros(3, 5, dtype=torch.int8)},
+            TypeError,
+            "attn_mask: expected dtype",
+        ),
+        (
+            {"query": torch.zeros(2, 4, 3, 8).double()},
+            TypeError,
+            "k: expected dtype float64 like q",
+        ),
+        (
+            {"query": torch.zeros(2, 4, 3, 8, device="meta")},
+            TypeError,
+            "q: expected a strided array",
+        ),
+    ],
+    ids=["dropout", "both", "heads", "mask dtype", "dtypes", "device"],
+)
+def test_sdpa_refuses(change, error, message):
+    given = {"query": torch.zeros(2, 4, 3, 8), "key": torch.zeros(2, 4, 5, 8)}
+    given |= {"value": torch.zeros(2, 4, 5, 8)} | change
+    with pytest.raises(error) as caught:
+        ft.scaled_dot_product_attention(**given)
+    assert str(caught.value).startswith(message)
+
+
+# ---- attention -----------------------------------------------------------------------------------
+
+
+def test_attention_is_that_of_the_arrays(randn):
+    tensors, options = every_option(randn)
+    out, lse = ft.attention(*tensors, **options)
+    arrays = {name: as_arrays(value) for name, value in options.items()}
+    expected = fastattn.attention(*(t.numpy() for t in tensors), **arrays)
+    np.testing.assert_array_equal(out.numpy(), expected[0])
+    np.testing.assert_array_equal(lse.numpy(), expected[1])
+
+
+def test_attention_reads_tensors_where_they_lie(randn, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        fastattn, "attention", lambda *arrays, **_: seen.extend(arrays) or arrays[0]
+    )
+    tensors = [randn(1, 2, 3, 4)[:, :, ::2] for _ in range(3)]
+    result = ft.attention(*tensors)
+    assert [each.ctypes.data for each in seen] == [each.data_ptr() for each in tensors]
+    assert result.data_ptr() == tensors[0].data_ptr()
+
+
+@needs_pages
+def test_pages(randn):
+    q, k, v = randn(2, 3, 4, 16), randn(5, 8, 2, 16), randn(5, 8, 2, 16)
+    options = {
+        "block_table": torch.tensor([[3, 1], [0, 4]]), "layout": "bshd",
+        "kv_lengths": torch.tensor([11, 5]), "causal": True,
+    }  # fmt: skip
+    arrays = {name: as_arrays(value) for name, value in options.items()}
+    expected = fastattn.attention(q.numpy(), k.numpy(), v.numpy(), **arrays)
+    np.testing.assert_array_equal(ft.attention(q, k, v, **options).numpy(), expected)
+    compiled = torch.compile(ft.attention, fullgraph=True, backend="eager")
+    np.testing.assert_array_equal(compiled(q, k, v, **options).numpy(), expected)
+
+
+@needs_varlen
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_varlen(randn, compiled):
+    q, k, v = randn(9, 4, 16), randn(12, 2, 16), randn(12, 2, 8)
+    cu_q, cu_k = torch.tensor([0, 4, 4, 9]), torch.tensor([0, 5, 6, 12])
+    call = ft.attention_varlen
+    call = torch.compile(call, fullgraph=True, backend="eager") if compiled else call
+    out, lse = call(q, k, v, cu_q, cu_k, causal=True, sinks=torch.ones(4), return_lse=True)
+    expected = fastattn.attention_varlen(
+        q.numpy(), k.numpy(), v.numpy(), cu_q.numpy(), cu_k.numpy(), causal=True,
+        sinks=np.ones(4), return_lse=True,
+    )  # fmt: skip
+    np.testing.assert_array_equal(out.numpy(), expected[0])
+    np.testing.assert_array_equal(lse.numpy(), expected[1])
+
+
+# ---- results that depend on memory ---------------------------------------------------------------
+
+
+def test_result_owns_its_memory(randn):
+    q = randn(1, 2, 3, 4)
+    first = ft.attention(q, q, q)
+    kept = first.clone()
+    for _ in range(100):
+        ft.attention(q + 1, q, q)
+    assert torch.equal(first, kept)
+
+
+def test_negative_views(randn):
+    """torch negates the imaginary part of a conjugate lazily; its memory is not its value."""
+    negative = torch.view_as_complex(randn(1, 2, 3, 4, 2)).conj().imag
+    assert negative.is_neg()
+    plain = negative.resolve_neg()
+    for names in itertools.product([False, True], repeat=3):
+        mixed = [negative if lazily else plain for lazily in names]
+        if any(names):
+            with pytest.raises(TypeError, match=r"resolve_neg\(\)"):
+                ft.attention(*mixed)

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: MIT
+"""fastattn.torch traced, compiled, exported, transformed and differentiated."""
+
+import pytest
+from core_features import needs_varlen
+
+torch = pytest.importorskip("torch")
+
+from torch_cases import every_option  # noqa: E402
+
+import fastattn.torch as ft  # noqa: E402
+
+# ---- traced and transformed ----------------------------------------------------------------------
+
+OPERATOR = {
+    "causal": False, "left": -1, "right": -1, "scale": None, "softcap": 0.0, "layout": "bhsd",
+    "precision": "highest", "return_lse": True, "num_threads": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "shapes, change",
+    [
+        (((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 3)), {}),
+        (((2, 4, 5, 8), (1, 2, 7, 8), (3, 1, 2, 7, 3)), {"return_lse": False}),
+        (((5, 8), (7, 8), (7, 3)), {}),
+        (((5, 8), (2, 1, 7, 8), (2, 1, 7, 3)), {}),
+        (((2, 5, 4, 8), (2, 7, 2, 8), (2, 7, 2, 3)), {"layout": "bshd", "right": 0}),
+    ],
+    ids=str,
+)
+def test_operator(randn, shapes, change):
+    """Schema, fake kernel and autograd registration, by torch's own check."""
+    tensors = [randn(*shape) for shape in shapes]
+    operator = torch.ops.fastattn.attention.default
+    torch.library.opcheck(operator, (*tensors, *[None] * 9), OPERATOR | change)
+
+
+def test_operator_on_transposed_tensors(randn):
+    tensors = [randn(2, 5, 4, 8).transpose(1, 2) for _ in range(3)]
+    torch.library.opcheck(torch.ops.fastattn.attention.default, (*tensors, *[None] * 9), OPERATOR)
+
+
+@needs_varlen
+def test_varlen_operator(randn):
+    q, k, v, cu = randn(9, 4, 16), randn(9, 2, 16), randn(9, 2, 8), torch.tensor([0, 4, 9])
+    options = {"causal": True, "left": -1, "right": -1, "scale": None, "softcap": 0.0}
+    options |= {"precision": "highest", "return_lse": True, "num_threads": None}
+    torch.library.opcheck(
+        torch.ops.fastattn.attention_varlen.default, (q, k, v, cu, *[None] * 8), options
+    )
+
+
+class Block(torch.nn.Module):
+    """Projections around `attention`: what a graph is made of."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.qkv, self.out = torch.nn.Linear(32, 96), torch.nn.Linear(32, 32)
+
+    def forward(self, x, lengths):
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, 4, 8).unbind(2)
+        o = ft.attention(q, k, v, layout="bshd", kv_lengths=lengths, window_size=(3, None))
+        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+        o = o + ft.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+        return self.out(o.reshape(x.shape))
+
+
+@pytest.mark.parametrize(
+    "mode", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference"]
+)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compile(randn, backend, mode):
+    block, x, lengths = Block(), randn(2, 9, 32), torch.tensor([9, 4])
+    compiled = torch.compile(block, backend=backend, fullgraph=True, dynamic=False)
+    with mode():
+        torch.testing.assert_close(compiled(x, lengths), block(x, lengths))
+
+
+def test_compile_dynamic(randn):
+    block = Block()
+    compiled = torch.compile(block, backend="aot_eager", fullgraph=True, dynamic=True)
+    with torch.no_grad():
+        for batch, length in (2, 9), (3, 6), (2, 17):
+            x, lengths = randn(batch, length, 32), torch.full((batch,), length)
+            torch.testing.assert_close(compiled(x, lengths), block(x, lengths))
+
+
+@pytest.mark.slow
+def test_compile_by_inductor(randn):
+    """The default backend, which rewrites strides; it needs a C++ compiler."""
+
+    def attend(q):
+        return ft.attention(2 * q.transpose(1, 2), q, q) + 1
+
+    q = randn(2, 4, 4, 8)
+    compiled = torch.compile(attend, fullgraph=True)
+    torch.testing.assert_close(compiled(q), attend(q))
+
+
+def test_compile_every_option(randn):
+    tensors, options = every_option(randn)
+    compiled = torch.compile(ft.attention, fullgraph=True, backend="eager")
+    for ours, eager in zip(
+        compiled(*tensors, **options), ft.attention(*tensors, **options), strict=True
+    ):
+        assert torch.equal(ours, eager)
+
+
+def test_export(randn):
+    block, x, lengths = Block().eval(), randn(2, 9, 32), torch.tensor([9, 4])
+    length = torch.export.Dim("length", min=2, max=64)
+    program = torch.export.export(block, (x, lengths), dynamic_shapes=({1: length}, {}))
+    targets = {str(node.target) for node in program.graph.nodes}
+    assert "fastattn.attention.default" in targets
+    other = randn(2, 12, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(program.module()(other, lengths), block(other, lengths))
+
+
+def test_inference_mode(randn):
+    q, k, v = (randn(2, 4, 5, 8) for _ in range(3))
+    with torch.inference_mode():
+        assert ft.attention(q, k, v).is_inference()
+    assert not ft.attention(q, k, v).requires_grad
+
+
+def test_dispatch_mode_sees_the_operator(randn):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Recorder(TorchDispatchMode):
+        seen = ()
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.seen = (*self.seen, function)
+            return function(*args, **(kwargs or {}))
+
+    q = randn(1, 2, 3, 4)
+    with Recorder() as recorder:
+        out = ft.attention(q, q, q)
+    assert torch.ops.fastattn.attention.default in recorder.seen
+    assert torch.equal(out, ft.attention(q, q, q))
+
+
+def test_fake_tensors(randn):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        q, k = torch.empty(2, 4, 5, 8), torch.empty(2, 2, 7, 8)
+        out, lse = ft.attention(q, k, k, return_lse=True)
+    assert out.shape == (2, 4, 5, 8) and lse.shape == (2, 4, 5) and lse.dtype == torch.float32
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_jit_trace_records_the_operator(randn):
+    q, other = randn(1, 2, 3, 4), randn(1, 2, 3, 4)
+    traced = torch.jit.trace(lambda x: ft.attention(x, x, x), q)
+    assert torch.equal(traced(other), ft.attention(other, other, other))
+
+
+# ---- gradients -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", range(5), ids=["q", "k", "v", "attn_mask", "sinks"])
+def test_backward_raises(randn, which):
+    """Never a silent None: forward works, as a model in eval mode needs it, backward raises."""
+    tensors = [randn(1, 2, 3, 4) for _ in range(3)] + [randn(3, 3), randn(2)]
+    tensors[which].requires_grad_()
+    q, k, v, mask, sinks = tensors
+    out = ft.attention(q, k, v, attn_mask=mask, sinks=sinks)
+    assert out.requires_grad
+    with torch.no_grad():
+        assert torch.equal(out, ft.attention(q, k, v, attn_mask=mask, sinks=sinks))
+    with pytest.raises(NotImplementedError, match=r"fastattn.torch: there is no backward yet"):
+        out.sum().backward()
+
+
+@needs_varlen
+def test_backward_of_varlen_raises(randn):
+    q = randn(5, 2, 4).requires_grad_()
+    out = ft.attention_varlen(q, q, q, torch.tensor([0, 2, 5]))
+    with pytest.raises(NotImplementedError, match=r"fastattn.torch: there is no backward yet"):
+        out.sum().backward()
+
+
+def test_parameters_are_read_without_grad(randn):
+    parameters = [torch.nn.Parameter(randn(1, 2, 3, 4)) for _ in range(3)]
+    with torch.no_grad():
+        out = ft.attention(*parameters)
+    assert torch.equal(out, ft.attention(*(each.detach() for each in parameters)))

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: MIT
+"""patch_sdpa: what goes to fastattn, what stays with torch, and that nobody sees a difference."""
+
+import contextlib
+
+import pytest
+from core_features import needs_16_bit
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left  # noqa: E402
+
+import fastattn  # noqa: E402
+import fastattn.torch as ft  # noqa: E402
+
+TORCH = F.scaled_dot_product_attention
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    yield
+    assert F.scaled_dot_product_attention is TORCH
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The list of calls that reach the core."""
+    seen = []
+
+    def attention(q, k, v, **options):
+        seen.append((q, k, v, options))
+        return original(q, k, v, **options)
+
+    original = fastattn.attention
+    monkeypatch.setattr(fastattn, "attention", attention)
+    return seen
+
+
+def compare(function, tolerance=2e-6):
+    expected = function()
+    with ft.patch_sdpa():
+        torch.testing.assert_close(function(), expected, rtol=0, atol=tolerance)
+
+
+# ---- what fastattn computes ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"attn_mask": torch.eye(5, 7).bool()},
+        {"attn_mask": torch.eye(5, 7), "scale": 0.5},
+        {"attn_mask": causal_upper_left(5, 7)},
+        {"attn_mask": causal_lower_right(5, 7)},
+    ],
+    ids=["plain", "causal", "bool", "float", "upper left", "lower right"],
+)
+def test_functional(calls, randn, dtype, options):
+    q, k, v = (randn(2, 4, length, 8, dtype=dtype) for length in (5, 7, 7))
+    compare(lambda: F.scaled_dot_product_attention(q, k, v, **options))
+    assert len(calls) == 1
+    assert calls[0][0].ctypes.data == q.data_ptr()
+
+
+def test_lower_right_makes_no_table(calls, randn):
+    q, k = randn(2, 4, 5, 8), randn(2, 4, 7, 8)
+    with ft.patch_sdpa():
+        F.scaled_dot_product_attention(q, k, k, causal_lower_right(5, 7))
+    assert calls[0][3].get("attn_mask") is None and calls[0][3]["causal"]
+
+
+@needs_16_bit
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_16_bit(calls, randn, dtype):
+    q = randn(2, 4, 7, 8).to(dtype)
+    compare(lambda: F.scaled_dot_product_attention(q, q, q), 2 * torch.finfo(dtype).eps)
+    assert len(calls) == 1
+
+
+@needs_16_bit
+def test_autocast(calls, randn):
+    q = randn(2, 4, 7, 8)
+
+    def run():
+        with torch.autocast("cpu", torch.bfloat16):
+            return F.scaled_dot_product_attention(q, q, q, torch.ones(7, 7))
+
+    assert run().dtype == torch.bfloat16
+    compare(run, 2 * torch.finfo(torch.bfloat16).eps)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+def test_multihead_attention(calls, randn, padded, need_weights):
+    module = torch.nn.MultiheadAttention(32, 4, batch_first=True).eval()
+    x = randn(2, 7, 32)
+    padding = torch.arange(7) >= torch.tensor([[7], [4]]) if padded else None
+
+    def run():
+        with torch.no_grad():
+            return module(x, x, x, key_padding_mask=padding, need_weights=need_weights)[0]
+
+    compare(run)
+    # Whoever wants the weights gets them from torch, which has to make the table then.
+    assert len(calls) == (not need_weights)
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
+@pytest.mark.parametrize("masked", [None, "padding", "causal"])
+def test_transformer_encoder(calls, randn, masked):
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 2).eval()
+    x, lengths = randn(2, 7, 32), torch.tensor([[7], [4]])
+    options = {}
+    if masked == "padding":
+        options["src_key_padding_mask"] = torch.arange(7) >= lengths
+    elif masked == "causal":
+        mask = torch.nn.Transformer.generate_square_subsequent_mask(7)
+        options = {"mask": mask, "is_causal": True}
+
+    def run():
+        with torch.no_grad():
+            out = encoder(x, **options)
+        return out.masked_fill((torch.arange(7) >= lengths)[..., None], 0)  # torch zeroes padding
+
+    compare(run, 1e-5)  # two layers, each dividing by a deviation
+    assert len(calls) == 2
+
+
+def test_compiled(randn):
+    """Also what was compiled before the patch, and after it: dynamo guards the function."""
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append({str(node.target) for node in graph.graph.nodes})
+        return graph
+
+    @torch.compile(backend=backend, fullgraph=True)
+    def attend(q):
+        return F.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+    q = randn(2, 4, 7, 8)
+    compare(lambda: attend(q))
+    assert "fastattn.attention.default" not in graphs[0]
+    assert "fastattn.attention.default" in graphs[1]
+    attend(q)
+    assert len(graphs) == 2
+
+
+# ---- what torch computes -------------------------------------------------------------------------
+
+
+def test_dropout(calls, randn):
+    q = randn(1, 2, 3, 4)
+    with ft.patch_sdpa():
+        assert F.scaled_dot_product_attention(q, q, q, dropout_p=1.0).abs().max() == 0
+    assert not calls
+
+
+@pytest.mark.parametrize("which", range(4), ids=["query", "key", "value", "mask"])
+def test_gradient(calls, randn, which):
+    tensors = [randn(1, 2, 3, 4) for _ in range(3)] + [randn(3, 3)]
+    tensors[which].requires_grad_()
+    with ft.patch_sdpa():
+        F.scaled_dot_product_attention(*tensors).sum().backward()
+        assert not calls and tensors[which].grad is not None
+        with torch.no_grad():
+            F.scaled_dot_product_attention(*tensors)
+        assert len(calls) == 1
+
+
+def test_other_devices(calls):
+    q = torch.empty(1, 2, 3, 4, device="meta")
+    with ft.patch_sdpa():
+        assert F.scaled_dot_product_attention(q, q, q).device.type == "meta"
+    assert not calls
+
+
+def test_subclass(calls, randn):
+    class Mine(torch.Tensor):
+        pass
+
+    q = randn(1, 2, 3, 4).as_subclass(Mine)
+    with ft.patch_sdpa():
+        assert type(F.scaled_dot_product_attention(q, q, q)) is Mine
+    assert not calls
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
+def test_nested(calls, randn):
+    rows = [randn(3, 2, 4), randn(5, 2, 4)]
+    strided = torch.nested.nested_tensor([row.transpose(0, 1) for row in rows])
+    jagged = torch.nested.nested_tensor(rows, layout=torch.jagged).transpose(1, 2)
+    for q in strided, jagged:
+        compare(lambda q=q: F.scaled_dot_product_attention(q, q, q).unbind()[1])
+    assert not calls
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attn_mask": torch.ones(3, dtype=torch.bool)},
+        {"attn_mask": torch.ones(3, 3, dtype=torch.int8)},
+        {"attn_mask": torch.ones(3, 3, dtype=torch.float64)},
+        {"attn_mask": causal_lower_right(3, 3), "is_causal": True},
+    ],
+    ids=["rank 1", "int", "float64", "both"],
+)
+def test_errors_are_those_of_torch(calls, randn, options):
+    q = randn(1, 2, 3, 4)
+    messages = []
+    for patch in contextlib.nullcontext, ft.patch_sdpa:
+        with patch(), pytest.raises(Exception) as caught:
+            F.scaled_dot_product_attention(q, q, q, **options)
+        messages.append((caught.type, str(caught.value).partition("\n")[0]))
+    assert messages[0] == messages[1] and not calls
+
+
+def test_both_masks_are_what_torch_makes_of_them(calls, randn):
+    q, mask = randn(1, 2, 3, 4), torch.eye(3).bool()
+    compare(lambda: F.scaled_dot_product_attention(q, q, q, mask, is_causal=True))
+    assert not calls
+
+
+# ---- on and off ----------------------------------------------------------------------------------
+
+
+def test_permanent():
+    patch = ft.patch_sdpa()
+    try:
+        assert F.scaled_dot_product_attention is not TORCH
+        assert not torch.backends.mha.get_fastpath_enabled()
+    finally:
+        patch.undo()
+    assert F.scaled_dot_product_attention is TORCH
+    patch.undo()  # once is enough, twice does no harm
+
+
+def test_nested_patches(calls, randn):
+    q = randn(1, 2, 3, 4)
+    first, second = ft.patch_sdpa(), ft.patch_sdpa()
+    first.undo()
+    F.scaled_dot_product_attention(q, q, q)
+    assert len(calls) == 1
+    second.undo()
+    F.scaled_dot_product_attention(q, q, q)
+    assert len(calls) == 1
+
+
+def test_fast_path_that_was_off_stays_off():
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with ft.patch_sdpa():
+            pass
+        assert not torch.backends.mha.get_fastpath_enabled()
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+
+
+def test_error_in_the_block():
+    with contextlib.suppress(ZeroDivisionError), ft.patch_sdpa():
+        _ = 1 / 0
