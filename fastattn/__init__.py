@@ -42,7 +42,7 @@ __all__ = [
     "use_isa",
 ]
 
-_LAZY = ("reference", "torch", "onnx", "jax", "measure", "cli")
+_LAZY = ("reference", "torch", "onnx", "jax", "measure", "cli", "layers")
 
 
 def __getattr__(name):

@@ -6,6 +6,7 @@ from typing import Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
+from fastattn import layers as layers
 from fastattn import onnx as onnx
 from fastattn import reference as reference
 

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: MIT
+"""Validation of the arguments of `fastattn.layers`, in the words of `fastattn._check_options`."""
+
+import numpy as np
+
+from fastattn import _check_options as options
+
+# What weights may be stored in. Sums are formed in the dtype of the activations.
+STORED = ("float16", "bfloat16", "float32", "float64")
+
+
+def activations(name, value, width=None):
+    """Return `value`, float32 or float64 with at least one axis, the last of `width` features."""
+    value = options.array(name, value)
+    if value.dtype != np.float32 and value.dtype != np.float64:
+        found = options.dtype_name(value.dtype)
+        raise TypeError(f"{name}: expected dtype float32 or float64, got {found}")
+    if value.ndim < 1:
+        raise ValueError(f"{name}: expected at least 1 axis, got shape ()")
+    if width is not None and value.shape[-1] != width:
+        raise ValueError(f"{name}: expected {width} features, got shape {value.shape}")
+    return value
+
+
+def tokens(name, value, width=None):
+    """Return `value`, activations (..., tokens, width)."""
+    value = activations(name, value, width)
+    if value.ndim < 2:
+        raise ValueError(f"{name}: expected shape (..., tokens, features), got {value.shape}")
+    return value
+
+
+def parameter(name, value, shape):
+    """Return a weight of `shape`, in which None stands for any size of at least 1."""
+    value = options.array(name, value)
+    if value.dtype.name not in STORED or not value.dtype.isnative:
+        expected = ", ".join(STORED)
+        found = options.dtype_name(value.dtype)
+        raise TypeError(f"{name}: expected one of the dtypes {expected}, got {found}")
+    same = value.ndim == len(shape) and all(
+        size == found if size is not None else found > 0
+        for size, found in zip(shape, value.shape, strict=True)
+    )
+    if not same:
+        sizes = ", ".join("any" if size is None else str(size) for size in shape)
+        expected = f"({sizes},)" if len(shape) == 1 else f"({sizes})"
+        raise ValueError(f"{name}: expected shape {expected}, got {value.shape}")
+    return value
+
+
+def optional(name, value, shape):
+    """`parameter`, or None."""
+    return None if value is None else parameter(name, value, shape)
+
+
+def not_wider(name, value, dtype):
+    """Raise if `value` would lose digits in activations of `dtype`."""
+    if value.dtype != dtype and value.dtype.itemsize >= dtype.itemsize:
+        found = value.dtype.name
+        raise TypeError(f"{name}: expected dtype {dtype.name} like x, or narrower, got {found}")
+
+
+def indices(name, value, shape=None):
+    """Return integers as an array, of `shape` where one is given."""
+    if isinstance(value, list | tuple | range):
+        value = np.array(value) if len(value) else np.empty(0, np.int64)
+    value = options.array(name, value)
+    if value.dtype.kind not in "iu":
+        raise TypeError(f"{name}: expected integers, got dtype {value.dtype.name}")
+    if shape is not None and value.shape != shape:
+        raise ValueError(f"{name}: expected shape {shape}, got {value.shape}")
+    return value
+
+
+def token_ids(name, value, vocabulary):
+    """Return token ids (..., tokens), each from 0 to `vocabulary` - 1."""
+    value = indices(name, value)
+    if value.ndim < 1:
+        raise ValueError(f"{name}: expected shape (..., tokens), got ()")
+    in_range(name, value, vocabulary)
+    return value
+
+
+def in_range(name, value, end):
+    """Raise unless all of the integers `value` are from 0 to `end` - 1."""
+    low, high = int(value.min(initial=0)), int(value.max(initial=0))
+    if low < 0 or high >= end:
+        wrong = low if low < 0 else high
+        raise ValueError(f"{name}: expected numbers from 0 to {end - 1}, got {wrong}")
+
+
+def packing(name, value, total):
+    """Return the borders of packed sequences, (B + 1,) int64: they rise from 0 to `total`."""
+    value = indices(name, value)
+    if value.ndim != 1 or value.size < 1:
+        raise ValueError(f"{name}: expected shape (sequences + 1,), got {value.shape}")
+    value = value.astype(np.int64)
+    if value[0] != 0 or value[-1] != total or (np.diff(value) < 0).any():
+        raise ValueError(f"{name}: expected numbers rising from 0 to {total} tokens, got {value}")
+    return value

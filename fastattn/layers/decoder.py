@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: MIT
+"""Decoder: a token attends to those before it, and to the memory that an encoder made, if any."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastattn import _check_options as options
+from fastattn.layers.cache import Cache
+from fastattn.layers.feed_forward import FeedForward
+from fastattn.layers.multi_head import MultiHeadAttention
+from fastattn.layers.residual import Transform, residual
+from fastattn.layers.rotary import Rotation
+
+KeysValues = tuple[npt.NDArray, npt.NDArray]
+
+
+@dataclass(frozen=True, eq=False)
+class DecoderLayer:
+    """Causal self-attention, cross-attention if there is a memory, and a feed-forward layer.
+
+    Vaswani et al. 2017, arXiv:1706.03762, section 3.1; without cross-attention it is the layer of
+    a language model.
+
+    Parameters
+    ----------
+    self_attention : MultiHeadAttention
+        With ``causal=True``.
+    feed_forward : FeedForward, or any callable from (..., features) to the same shape
+    cross_attention : MultiHeadAttention, optional
+        Its context is the memory.
+    self_norm, cross_norm, feed_forward_norm : callable, optional
+        `LayerNorm` or `RMSNorm`. Default: none.
+    norm_first : bool
+        Pre norm, ``x + f(norm(x))``; else post norm, ``norm(x + f(x))``.
+    """
+
+    self_attention: MultiHeadAttention
+    feed_forward: FeedForward | Transform
+    cross_attention: MultiHeadAttention | None = None
+    self_norm: Transform | None = None
+    cross_norm: Transform | None = None
+    feed_forward_norm: Transform | None = None
+    norm_first: bool = False
+
+    def __post_init__(self) -> None:
+        options.flag("norm_first", self.norm_first)
+        if not self.self_attention.causal:
+            raise ValueError("self_attention: expected causal attention in a decoder layer")
+        if self.cross_attention is not None and self.cross_attention.causal:
+            raise ValueError("cross_attention: expected attention that is not causal")
+
+    def __call__(
+        self,
+        x: npt.NDArray,
+        memory: npt.NDArray | KeysValues | None = None,
+        *,
+        cache: Cache | None = None,
+        lengths: npt.NDArray | None = None,
+        positions: npt.NDArray | Rotation | None = None,
+        attn_mask: npt.NDArray | None = None,
+        memory_lengths: npt.NDArray | None = None,
+        memory_mask: npt.NDArray | None = None,
+        need_weights: bool = False,
+        num_threads: int | None = None,
+    ) -> Any:
+        """Return the layer's output of x.
+
+        Parameters
+        ----------
+        x : ndarray, (..., tokens, D_model)
+        memory : ndarray, (..., keys, D_memory), or (k, v), optional
+            What the encoder made of the source, or what ``cross_attention.keys_values`` made of
+            that, formed once for all steps. Needed exactly with cross-attention.
+        cache, lengths, positions, attn_mask
+            Of the call of `self_attention`.
+        memory_lengths, memory_mask
+            `lengths` and `attn_mask` of the call of `cross_attention`.
+        need_weights : bool
+            Also return the attention patterns.
+        num_threads : int, optional
+            Of both attentions.
+
+        Returns
+        -------
+        y : ndarray, shape of x
+        weights : tuple of ndarray
+            With `need_weights`: the pattern of the self-attention, (..., heads, tokens, keys), and
+            that of the cross-attention or None.
+        """
+        if (memory is None) != (self.cross_attention is None):
+            expected = "None without" if self.cross_attention is None else "an array with"
+            raise ValueError(f"memory: expected {expected} cross-attention")
+        patterns: list[npt.NDArray | None] = []
+
+        def attend(attention, h, *arguments, **keywords):
+            out = attention(
+                h, *arguments, need_weights=need_weights, num_threads=num_threads, **keywords
+            )
+            if need_weights:
+                out, pattern = out
+                patterns.append(pattern)
+            return out
+
+        def attend_to_self(h):
+            return attend(
+                self.self_attention, h, cache=cache, lengths=lengths, positions=positions,
+                attn_mask=attn_mask,
+            )  # fmt: skip
+
+        def attend_to_memory(h):
+            name = "keys_values" if isinstance(memory, tuple) else "context"
+            keywords = {name: memory, "lengths": memory_lengths, "attn_mask": memory_mask}
+            return attend(self.cross_attention, h, **keywords)
+
+        x = residual(x, attend_to_self, self.self_norm, self.norm_first)
+        if self.cross_attention is None:
+            patterns.append(None)
+        else:
+            x = residual(x, attend_to_memory, self.cross_norm, self.norm_first)
+        x = residual(x, self.feed_forward, self.feed_forward_norm, self.norm_first)
+        return (x, tuple(patterns)) if need_weights else x
+
+
+@dataclass(frozen=True, eq=False)
+class Decoder:
+    """Decoder layers one after the other.
+
+    Parameters
+    ----------
+    layers : sequence of DecoderLayer
+    norm : callable, optional
+        After the last layer, as pre norm needs it.
+    """
+
+    layers: Sequence[DecoderLayer]
+    norm: Callable[[npt.NDArray], npt.NDArray] | None = None
+
+    def new_caches(
+        self, batch: int, capacity: int, *, dtype: npt.DTypeLike = np.float32
+    ) -> list[Cache]:
+        """Return an empty `fastattn.KVCache` for each layer.
+
+        Parameters
+        ----------
+        batch : int
+        capacity : int
+            Tokens of each sequence that there is room for.
+        dtype : dtype
+            Of the keys and values in it.
+
+        Returns
+        -------
+        list of KVCache
+        """
+        from fastattn import KVCache  # type: ignore[attr-defined]
+
+        caches = []
+        for layer in self.layers:
+            each = layer.self_attention
+            depth = each.w_k.shape[1] // each.groups
+            value_depth = each.w_v.shape[1] // each.groups
+            caches.append(
+                KVCache(batch, each.groups, depth, value_depth, capacity=capacity, dtype=dtype)
+            )
+        return caches
+
+    def keys_values(self, memory: npt.NDArray) -> list[KeysValues]:
+        """Return K and V of the memory for each layer, to be formed once for all steps.
+
+        Parameters
+        ----------
+        memory : ndarray, (..., keys, D_memory)
+
+        Returns
+        -------
+        list of (k, v)
+        """
+        attentions = [layer.cross_attention for layer in self.layers]
+        return [each.keys_values(memory) for each in attentions if each is not None]
+
+    def __call__(
+        self,
+        x: npt.NDArray,
+        memory: npt.NDArray | list[KeysValues] | None = None,
+        *,
+        caches: Sequence[Cache] | None = None,
+        need_weights: bool = False,
+        **layer_options: Any,
+    ) -> Any:
+        """Return the output of the last layer.
+
+        Parameters
+        ----------
+        x : ndarray, (..., tokens, D_model)
+        memory : ndarray, (..., keys, D_memory), or list of (k, v), optional
+            The encoder's output, or what the method `keys_values` made of it.
+        caches : sequence of Cache, optional
+            One for each layer: x are the tokens behind those in them, (batch, tokens, D_model).
+        need_weights : bool
+            Also return the attention patterns.
+        **layer_options
+            Of the call of `DecoderLayer`: lengths, positions, attn_mask, memory_lengths,
+            memory_mask, num_threads.
+
+        Returns
+        -------
+        y : ndarray, shape of x
+        weights : list of tuple
+            With `need_weights`: the patterns of each layer.
+        """
+        count = len(self.layers)
+        for name, given in ("caches", caches), ("memory", memory):
+            if isinstance(given, list | tuple) and len(given) != count:
+                raise ValueError(f"{name}: expected {count}, one for each layer, got {len(given)}")
+        patterns = []
+        for index, layer in enumerate(self.layers):
+            x = layer(
+                x,
+                memory[index] if isinstance(memory, list) else memory,
+                cache=None if caches is None else caches[index],
+                need_weights=need_weights,
+                **layer_options,
+            )
+            if need_weights:
+                x, pattern = x
+                patterns.append(pattern)
+        if self.norm is not None:
+            x = self.norm(x)
+        return (x, patterns) if need_weights else x

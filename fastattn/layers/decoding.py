@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: MIT
+"""Autoregressive decoding: p(y_i | y_1 .. y_{i-1}), one token after the other.
+
+A model is here a function from new tokens to the scores (logits) of the token after them; what it
+remembers of the tokens before is its own affair, in caches.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from fastattn import _check_options as options
+from fastattn.layers.batching import pad
+
+Choice = Callable[[npt.NDArray], npt.NDArray]
+Step = Callable[[npt.NDArray, npt.NDArray | None], npt.NDArray]
+
+ENDED = -1
+
+
+def greedy(logits: npt.NDArray) -> npt.NDArray:
+    """Return the token of the highest score in each row.
+
+    Parameters
+    ----------
+    logits : ndarray, (batch, vocabulary)
+
+    Returns
+    -------
+    ndarray of int64, (batch,)
+    """
+    return np.argmax(logits, axis=-1)
+
+
+@dataclass
+class Sampler:
+    """Draws a token by its probability, ``softmax(logits / temperature)``.
+
+    Parameters
+    ----------
+    temperature : float
+        Positive; towards 0 it becomes greedy.
+    top_k : int, optional
+        Only the k likeliest tokens (Fan et al. 2018, arXiv:1805.04833).
+    top_p : float, optional
+        Only the fewest likeliest tokens that together have at least this probability (Holtzman et
+        al. 2020, arXiv:1904.09751), counted after `top_k`.
+    seed : int or numpy.random.Generator, optional
+        The same seed draws the same tokens.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | np.random.Generator | None = None
+    _random: np.random.Generator = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if options.number("temperature", self.temperature) <= 0:
+            raise ValueError(
+                f"temperature: expected a positive number, got {self.temperature:g} (the greedy "
+                "choice has no temperature)"
+            )
+        if self.top_k is not None:
+            options.integer("top_k", self.top_k, 1)
+        if self.top_p is not None and not 0 < options.number("top_p", self.top_p) <= 1:
+            raise ValueError(f"top_p: expected a number above 0, up to 1, got {self.top_p:g}")
+        self._random = np.random.default_rng(self.seed)
+
+    def probabilities(self, logits: npt.NDArray) -> npt.NDArray:
+        """Return what is drawn from.
+
+        Parameters
+        ----------
+        logits : ndarray, (batch, vocabulary)
+
+        Returns
+        -------
+        ndarray of float64, (batch, vocabulary)
+            Rows sum to 1.
+        """
+        scores = logits.astype(np.float64) / self.temperature
+        if self.top_k is not None and self.top_k < scores.shape[-1]:
+            rest = np.argpartition(-scores, self.top_k - 1, axis=-1)[:, self.top_k :]
+            np.put_along_axis(scores, rest, -np.inf, axis=-1)
+        scores -= scores.max(axis=-1, keepdims=True)
+        weights = np.exp(scores)
+        weights /= weights.sum(axis=-1, keepdims=True)
+        if self.top_p is not None and self.top_p < 1:
+            order = np.argsort(-weights, axis=-1, kind="stable")
+            falling = np.take_along_axis(weights, order, axis=-1)
+            before = np.cumsum(falling, axis=-1) - falling
+            np.put_along_axis(weights, order, np.where(before < self.top_p, falling, 0.0), axis=-1)
+            weights /= weights.sum(axis=-1, keepdims=True)
+        return weights
+
+    def __call__(self, logits: npt.NDArray) -> npt.NDArray:
+        """Return one drawn token for each row, (batch,) of int64."""
+        reached = np.cumsum(self.probabilities(logits), axis=-1)
+        drawn = self._random.random((len(logits), 1)) * reached[:, -1:]
+        return (reached <= drawn).sum(axis=-1)
+
+
+def choice(
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | np.random.Generator | None = None,
+) -> Choice:
+    """Return `greedy` for temperature 0, else a `Sampler`."""
+    if options.number("temperature", temperature, 0.0) > 0:
+        return Sampler(temperature, top_k, top_p, seed)
+    for name, value in ("top_k", top_k), ("top_p", top_p), ("seed", seed):
+        if value is not None:
+            raise ValueError(f"{name}: expected None with temperature 0, got {value}")
+    return greedy
+
+
+def decode(
+    step: Step,
+    prompts: Sequence[npt.NDArray],
+    choose: Choice,
+    *,
+    max_new_tokens: int,
+    stop_ids: Sequence[int] = (),
+) -> Iterator[npt.NDArray]:
+    """Yield the next token of every sequence, until all have ended.
+
+    Parameters
+    ----------
+    step : callable
+        ``step(ids, lengths)`` takes the new tokens (batch, tokens), of which the first
+        lengths[b] are real (None: all), and returns the logits of what comes next
+        (batch, vocabulary).
+    prompts : sequence of array of int, (tokens,)
+        What the first step takes; at least one token each.
+    choose : callable
+        From logits to tokens: `greedy`, or a `Sampler`.
+    max_new_tokens : int
+    stop_ids : sequence of int
+        A sequence ends with the first of these that it gets.
+
+    Yields
+    ------
+    ndarray of int64, (batch,)
+        -1 for a sequence that ended before.
+    """
+    ids, sizes = pad(prompts)
+    lengths = None if (sizes == ids.shape[1]).all() else sizes
+    ended = np.zeros(len(ids), bool)
+    for _ in range(options.integer("max_new_tokens", max_new_tokens, 0)):
+        chosen = choose(step(ids, lengths))
+        yield np.where(ended, ENDED, chosen)
+        ended |= np.isin(chosen, stop_ids)
+        if ended.all():
+            return
+        ids, lengths = chosen[:, None], None
+
+
+def collected(steps: Iterator[npt.NDArray], batch: int) -> list[npt.NDArray]:
+    """Return what `decode` yielded as one array of tokens for each of the `batch` sequences."""
+    tokens = np.array(list(steps), np.int64).reshape(-1, batch)
+    return [column[column != ENDED] for column in tokens.T]

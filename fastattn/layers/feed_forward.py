@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: MIT
+"""The position-wise feed-forward layer, which the output of attention goes to."""
+
+from dataclasses import dataclass
+
+import numpy.typing as npt
+
+from fastattn import _check_options as options
+from fastattn.layers import _check
+from fastattn.layers.activations import BY_NAME
+from fastattn.layers.projections import linear
+
+
+def feed_forward(
+    x: npt.NDArray,
+    w_in: npt.NDArray,
+    w_out: npt.NDArray,
+    *,
+    b_in: npt.NDArray | None = None,
+    b_out: npt.NDArray | None = None,
+    w_gate: npt.NDArray | None = None,
+    b_gate: npt.NDArray | None = None,
+    activation: str = "relu",
+) -> npt.NDArray:
+    """Two layers for each token by itself, plain or gated.
+
+    Plain, ``f(x W_in + b_in) W_out + b_out`` (Vaswani et al. 2017, arXiv:1706.03762, equation 2);
+    with `w_gate`, ``(f(x W_gate + b_gate) * (x W_in + b_in)) W_out + b_out`` (Shazeer 2020,
+    arXiv:2002.05202; with silu it is SwiGLU).
+
+    Parameters
+    ----------
+    x : ndarray, (..., inputs)
+        float32 or float64.
+    w_in, w_gate : ndarray, (inputs, hidden)
+    w_out : ndarray, (hidden, outputs)
+        Weights may be stored narrower than x, as in `linear`.
+    b_in, b_gate : ndarray, (hidden,), optional
+    b_out : ndarray, (outputs,), optional
+    activation : {"relu", "gelu", "gelu_tanh", "silu"}
+        f.
+
+    Returns
+    -------
+    ndarray, (..., outputs)
+    """
+    function = BY_NAME[options.choice("activation", activation, tuple(BY_NAME))]
+    if w_gate is None:
+        if b_gate is not None:
+            raise ValueError("b_gate: expected None without w_gate, got an array")
+        hidden = function(linear(x, w_in, b_in))
+    else:
+        hidden = function(linear(x, w_gate, b_gate))
+        hidden *= linear(x, w_in, b_in)
+    return linear(hidden, w_out, b_out)
+
+
+@dataclass(frozen=True, eq=False)
+class FeedForward:
+    """`feed_forward` with its parameters: ``layer(x)``.
+
+    Parameters
+    ----------
+    w_in, w_out, b_in, b_out, w_gate, b_gate, activation
+        As in `feed_forward`.
+    """
+
+    w_in: npt.NDArray
+    w_out: npt.NDArray
+    b_in: npt.NDArray | None = None
+    b_out: npt.NDArray | None = None
+    w_gate: npt.NDArray | None = None
+    b_gate: npt.NDArray | None = None
+    activation: str = "relu"
+
+    def __post_init__(self) -> None:
+        _check.parameter("w_in", self.w_in, (None, None))
+        width, hidden = self.w_in.shape
+        _check.parameter("w_out", self.w_out, (hidden, None))
+        _check.optional("w_gate", self.w_gate, (width, hidden))
+        _check.optional("b_in", self.b_in, (hidden,))
+        _check.optional("b_out", self.b_out, (self.w_out.shape[1],))
+        _check.optional("b_gate", self.b_gate, (hidden,))
+        options.choice("activation", self.activation, tuple(BY_NAME))
+        if self.b_gate is not None and self.w_gate is None:
+            raise ValueError("b_gate: expected None without w_gate, got an array")
+
+    def __call__(self, x: npt.NDArray) -> npt.NDArray:
+        """Return ``feed_forward(x, ...)``."""
+        return feed_forward(
+            x, self.w_in, self.w_out, b_in=self.b_in, b_out=self.b_out, w_gate=self.w_gate,
+            b_gate=self.b_gate, activation=self.activation,
+        )  # fmt: skip

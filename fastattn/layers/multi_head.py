@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: MIT
+"""Multi-head attention with its projections: self and cross, causal, grouped, rotary, cached.
+
+    Q = X W_Q + b_Q    K = C W_K + b_K    V = C W_V + b_V    (C = X for self-attention)
+    head_h = softmax(scale Q_h K_h^T + mask) V_h             Y = concat(head_h) W_O + b_O
+
+X is (..., tokens, D_model), one token a row; head h is the h-th group of d_k columns of Q.
+"""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import fastattn
+from fastattn import _check_options as options
+from fastattn.layers import _check
+from fastattn.layers.cache import Cache
+from fastattn.layers.projections import linear
+from fastattn.layers.rotary import Rotary, Rotation
+
+
+@dataclass(frozen=True, eq=False)
+class MultiHeadAttention:
+    """Attention between token vectors: project, attend, project.
+
+    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; grouped heads: Ainslie et al. 2023,
+    arXiv:2305.13245. With the first three weights alone it is the single head of the textbooks.
+
+    Parameters
+    ----------
+    w_q : ndarray, (D_model, heads * d_k)
+    w_k : ndarray, (D_context, kv_heads * d_k)
+    w_v : ndarray, (D_context, kv_heads * d_v)
+        Any d_k and d_v. Weights may be stored narrower than x, as in `linear`.
+    w_o : ndarray, (heads * d_v, D_out), optional
+        Default: the heads side by side are the result.
+    heads : int
+    kv_heads : int, optional
+        A divisor of `heads`: query head h reads kv head ``h // (heads // kv_heads)``. Default:
+        `heads`.
+    b_q, b_k, b_v, b_o : ndarray, optional
+        Biases of the four projections.
+    q_norm, k_norm : callable, optional
+        Applied to every head of Q and K, (..., d_k), before they are turned.
+    rotary : Rotary, optional
+        Turns Q and K by their positions.
+    causal : bool
+        Query i attends to keys j <= i. Not for cross-attention.
+    window_size, scale, softcap, alibi_slopes, sinks
+        As in `fastattn.attention`.
+    """
+
+    w_q: npt.NDArray
+    w_k: npt.NDArray
+    w_v: npt.NDArray
+    w_o: npt.NDArray | None = None
+    heads: int = 1
+    kv_heads: int | None = None
+    b_q: npt.NDArray | None = None
+    b_k: npt.NDArray | None = None
+    b_v: npt.NDArray | None = None
+    b_o: npt.NDArray | None = None
+    q_norm: Callable[[npt.NDArray], npt.NDArray] | None = None
+    k_norm: Callable[[npt.NDArray], npt.NDArray] | None = None
+    rotary: Rotary | None = None
+    causal: bool = False
+    window_size: tuple[int | None, int | None] | None = None
+    scale: float | None = None
+    softcap: float = 0.0
+    alibi_slopes: npt.NDArray | None = None
+    sinks: npt.NDArray | None = None
+
+    def __post_init__(self) -> None:
+        options.integer("heads", self.heads, 1)
+        if self.kv_heads is None:
+            object.__setattr__(self, "kv_heads", self.heads)
+        options.integer("kv_heads", self.kv_heads, 1)
+        if self.heads % self.groups:
+            raise ValueError(f"kv_heads: expected a divisor of {self.heads}, got {self.kv_heads}")
+        for name, weight, heads in (
+            ("w_q", self.w_q, self.heads),
+            ("w_k", self.w_k, self.groups),
+            ("w_v", self.w_v, self.groups),
+        ):
+            _check.parameter(name, weight, (None, None))
+            if weight.shape[1] % heads:
+                expected = f"a multiple of {heads} columns, one group for each head"
+                raise ValueError(f"{name}: expected {expected}, got shape {weight.shape}")
+        depth = self.w_q.shape[1] // self.heads
+        _check.parameter("w_k", self.w_k, (None, self.groups * depth))
+        _check.parameter("w_v", self.w_v, (self.w_k.shape[0], None))
+        width = self.heads * (self.w_v.shape[1] // self.groups)
+        _check.optional("w_o", self.w_o, (width, None))
+        if self.w_o is None and self.b_o is not None:
+            raise ValueError("b_o: expected None without w_o, got an array")
+        for name, weight in (("b_q", self.w_q), ("b_k", self.w_k), ("b_v", self.w_v)):
+            _check.optional(name, getattr(self, name), (weight.shape[1],))
+        _check.optional("b_o", self.b_o, (None if self.w_o is None else self.w_o.shape[1],))
+
+    @property
+    def groups(self) -> int:
+        """`kv_heads` as a number, for type checkers too."""
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+    def queries(self, x: npt.NDArray, turn: Rotation | None = None) -> npt.NDArray:
+        """Return Q of x (..., tokens, D_model), split into heads, (..., heads, tokens, d_k)."""
+        return self._heads(linear(x, self.w_q, self.b_q), self.heads, self.q_norm, turn)
+
+    def keys_values(
+        self, context: npt.NDArray, turn: Rotation | None = None
+    ) -> tuple[npt.NDArray, npt.NDArray]:
+        """Return K and V of a context: what is the same for every query, formed once.
+
+        Parameters
+        ----------
+        context : ndarray, (..., keys, D_context)
+        turn : Rotation, optional
+            Of the keys, for attention with `rotary`.
+
+        Returns
+        -------
+        k : ndarray, (..., kv_heads, keys, d_k)
+        v : ndarray, (..., kv_heads, keys, d_v)
+            Strided views; `fastattn.attention` takes them as they are.
+        """
+        k = self._heads(linear(context, self.w_k, self.b_k), self.groups, self.k_norm, turn)
+        return k, self._heads(linear(context, self.w_v, self.b_v), self.groups, None, None)
+
+    @staticmethod
+    def _heads(projected, heads, norm, turn):
+        """View (..., tokens, heads * depth) as (..., heads, tokens, depth), normed and turned."""
+        *lead, tokens, width = projected.shape
+        split = projected.reshape(*lead, tokens, heads, width // heads)
+        if norm is not None:
+            split = norm(split)
+        split = split.swapaxes(-3, -2)
+        return split if turn is None else turn.apply(split)
+
+    def __call__(
+        self,
+        x: npt.NDArray,
+        context: npt.NDArray | None = None,
+        *,
+        keys_values: tuple[npt.NDArray, npt.NDArray] | None = None,
+        cache: Cache | None = None,
+        cu_seqlens: npt.NDArray | None = None,
+        positions: npt.NDArray | Rotation | None = None,
+        lengths: npt.NDArray | None = None,
+        attn_mask: npt.NDArray | None = None,
+        need_weights: bool = False,
+        attention: Callable[..., Any] | None = None,
+        num_threads: int | None = None,
+    ) -> Any:
+        """Attend from every token of x to its context.
+
+        Parameters
+        ----------
+        x : ndarray, (..., tokens, D_model)
+            float32 or float64.
+        context : ndarray, (..., keys, D_context), optional
+            Of cross-attention. Default: x itself, self-attention.
+        keys_values : (ndarray, ndarray), optional
+            Instead of `context`: what the method `keys_values` made of it.
+        cache : Cache, optional
+            Self-attention step by step: K and V of x are appended, and x attends to all that is
+            there. The first token of x is at position ``cache.lengths``.
+        cu_seqlens : array of int, (sequences + 1,), optional
+            x is packed, (tokens, D_model): sequence b is rows cu_seqlens[b] to cu_seqlens[b + 1],
+            and attends to itself alone.
+        positions : array of int (tokens,) or (batch, tokens), or Rotation, optional
+            For `rotary`; a Rotation is what ``rotary.at(positions, d_k)`` gave, formed once for all
+            layers. Default: 0, 1, 2, ... behind the cache, and from 0 in each packed sequence.
+            Masks go by the place of a token, not by this.
+        lengths : array of int, (batch,), optional
+            Tokens that are real in each sequence of the context (of x in self-attention): what is
+            behind them is never read. Rows of the result behind them mean nothing.
+        attn_mask : ndarray, optional
+            Rank 0 to 4, against (batch, heads, tokens, keys): bool (True = attend) or float, added.
+        need_weights : bool
+            Also return the attention pattern.
+        attention : callable, optional
+            In place of `fastattn.attention`, to compare; of the same meaning, such as
+            `fastattn.reference.attention`.
+        num_threads : int, optional
+            Of the attention.
+
+        Returns
+        -------
+        y : ndarray, (..., tokens, D_out)
+        weights : ndarray, (..., heads, tokens, keys)
+            With `need_weights`: row i is what token i took from each key, and sums to 1.
+
+        Raises
+        ------
+        ValueError
+            A combination that means nothing, such as a cache for cross-attention; a wrong shape.
+        """
+        x = _check.tokens("x", x, self.w_q.shape[0])
+        cross = context is not None or keys_values is not None
+        self._check_call(
+            x, need_weights, context=context, keys_values=keys_values, cache=cache,
+            cu_seqlens=cu_seqlens, attn_mask=attn_mask, lengths=lengths, attention=attention,
+        )  # fmt: skip
+        if cu_seqlens is not None:
+            cu_seqlens = _check.packing("cu_seqlens", cu_seqlens, len(x))
+        past = None if cache is None else cache.lengths.copy()
+        turn = self._rotation(positions, x, past, cu_seqlens)
+        if keys_values is None:
+            key_turn = turn if context is None else self._rotation(None, context, None, None)
+            keys_values = self.keys_values(x if context is None else context, key_turn)
+        q = self.queries(x, turn)
+        k, v = keys_values
+        call = self._options(attn_mask, num_threads)
+        if cache is not None:
+            call["q_offset"] = past
+            out, weights = _attend_cached(cache, q, k, v, lengths, need_weights, call)
+        elif cu_seqlens is not None:
+            out, weights = _attend_packed(q, k, v, cu_seqlens, attention, call), None
+        else:
+            if lengths is not None or cross:
+                call["q_offset"] = 0  # token i of x is at position i, however short the context is
+            if lengths is not None:
+                call["kv_lengths"] = lengths
+            out = (attention or fastattn.attention)(q, k, v, **call)
+            weights = fastattn.attention_weights(q, k, **call) if need_weights else None
+        y = self._output(out, x.dtype)
+        return (y, weights) if need_weights else y
+
+    def _options(self, attn_mask, num_threads):
+        """Return the options of `fastattn.attention` that are not the default ones."""
+        values = {
+            "causal": self.causal or None,
+            "window_size": self.window_size,
+            "scale": self.scale,
+            "softcap": self.softcap or None,
+            "alibi_slopes": self.alibi_slopes,
+            "sinks": self.sinks,
+            "attn_mask": attn_mask,
+            "num_threads": num_threads,
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _rotation(self, positions, x, past, cu_seqlens):
+        """Return the turns of x's tokens, or None for attention without `rotary`."""
+        if self.rotary is None:
+            if positions is not None:
+                raise ValueError("positions: expected None without rotary, got an argument")
+            return None
+        if isinstance(positions, Rotation):
+            if positions.rotary != self.rotary:
+                raise ValueError("positions: expected a Rotation made by this layer's rotary")
+            return positions
+        if positions is None:
+            positions = token_positions(x.shape[-2], past, cu_seqlens)
+        return self.rotary.at(positions, self.w_q.shape[1] // self.heads)
+
+    def _output(self, out, dtype):
+        """Project the heads (..., heads, tokens, d_v), side by side, by W_O."""
+        # A view: attention lays its result out in q's memory order, which is tokens before heads.
+        beside = out.astype(dtype, copy=False).swapaxes(-3, -2)
+        beside = beside.reshape(*beside.shape[:-2], -1)
+        return beside if self.w_o is None else linear(beside, self.w_o, self.b_o)
+
+    def _check_call(self, x, need_weights, **given):
+        """Raise on a combination of arguments that means nothing."""
+        options.flag("need_weights", need_weights)
+        present = {name for name, value in given.items() if value is not None}
+        one = [
+            name for name in ("context", "keys_values", "cache", "cu_seqlens") if name in present
+        ]
+        if len(one) > 1:
+            raise ValueError(f"{one[1]}: expected None together with {one[0]}")
+        if self.causal and present & {"context", "keys_values"}:
+            raise ValueError(f"{one[0]}: expected None with causal attention")
+        if "cache" in present:
+            if x.ndim != 3:
+                raise ValueError(f"x: expected (batch, tokens, features) with cache, got {x.shape}")
+            if "attention" in present:
+                raise ValueError("attention: expected None with cache, which attends by itself")
+        if "cu_seqlens" in present:
+            if x.ndim != 2:
+                raise ValueError(f"x: expected (tokens, features) with cu_seqlens, got {x.shape}")
+            if need_weights:
+                raise ValueError("need_weights: expected False with cu_seqlens, got True")
+            for name in ("attn_mask", "lengths"):
+                if name in present:
+                    raise ValueError(f"{name}: expected None with cu_seqlens")
+
+
+def token_positions(
+    tokens: int, past: npt.NDArray | None = None, cu_seqlens: npt.NDArray | None = None
+) -> npt.NDArray:
+    """Return the positions of the tokens of a call.
+
+    Parameters
+    ----------
+    tokens : int
+    past : array of int, (batch,), optional
+        Tokens before them in each sequence.
+    cu_seqlens : array of int, (sequences + 1,), optional
+        Borders of packed sequences; each begins at 0.
+
+    Returns
+    -------
+    ndarray of int64, (tokens,), or (batch, tokens) with `past`
+    """
+    places = np.arange(tokens)
+    if cu_seqlens is not None:
+        return places - np.repeat(cu_seqlens[:-1], np.diff(cu_seqlens))
+    return places if past is None else np.asarray(past)[:, None] + places
+
+
+def _attend_cached(cache, q, k, v, lengths, need_weights, call):
+    """Append k, v to the cache and attend to all that is in it."""
+    cache.append(k, v, lengths=lengths)
+    weights = None
+    if need_weights:
+        longest = int(cache.lengths.max(initial=0))
+        keys = cache.k[..., :longest, :]
+        weights = fastattn.attention_weights(q, keys, kv_lengths=cache.lengths, **call)
+    return cache.attend(q, **call), weights
+
+
+def _attend_packed(q, k, v, cu_seqlens, attention, call):
+    """Attend within each packed sequence; q, k, v are (heads, tokens, depth)."""
+    packed = getattr(fastattn, "attention_varlen", None)
+    if packed is not None and attention is None:
+        q, k, v = (part.swapaxes(0, 1) for part in (q, k, v))
+        return packed(q, k, v, cu_seqlens, **call).swapaxes(0, 1)
+    attention = attention or fastattn.attention
+    # Tokens before heads in memory, as q's: the heads then lie side by side for W_O.
+    out = np.empty((q.shape[1], q.shape[0], v.shape[2]), q.dtype).swapaxes(0, 1)
+    for begin, end in itertools.pairwise(cu_seqlens):
+        part = slice(begin, end)
+        out[:, part] = attention(q[:, part], k[:, part], v[:, part], **call)
+    return out

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: MIT
+"""Rotary position embedding: pairs of features turn by an angle that grows with the position.
+
+``(a, b) -> (a cos t - b sin t, a sin t + b cos t)``, t = position * frequency of the pair; so that
+q_i . k_j depends on i - j alone (Su et al. 2021, arXiv:2104.09864, section 3.2.2).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastattn import _check_options as options
+from fastattn.layers import _check
+from fastattn.layers.rotary_scaling import rotary_frequencies
+
+
+def rotary_embedding(
+    x: npt.NDArray,
+    positions: npt.NDArray,
+    *,
+    base: float = 10000.0,
+    scaling: Mapping[str, Any] | None = None,
+    interleaved: bool = False,
+    rotary_dim: int | None = None,
+) -> npt.NDArray:
+    """Turn queries or keys by their positions.
+
+    Parameters
+    ----------
+    x : ndarray, (..., tokens, depth)
+        Queries or keys, float32 or float64; any strides.
+    positions : array of int, (tokens,) or (batch, tokens)
+        A batch axis goes with x's first axis.
+    base : float
+        Frequency of pair i is ``base^(-2i / rotary_dim)``; greater than 1.
+    scaling : mapping, optional
+        What stretches a model beyond the length it was trained for, in the words of Hugging Face's
+        config.json: ``{"rope_type": "linear" | "ntk" | "dynamic" | "yarn" | "llama3", ...}``, see
+        `rotary_frequencies`.
+    interleaved : bool
+        False pairs feature i with i + rotary_dim / 2 (GPT-NeoX, Llama in Hugging Face's files);
+        True pairs 2i with 2i + 1 (the paper, GPT-J, Llama in Meta's files).
+    rotary_dim : int, optional
+        Turn the first `rotary_dim` features only; even. Default: all.
+
+    Returns
+    -------
+    ndarray, (..., tokens, depth)
+        In x's memory order. Angles are formed in float64.
+
+    Examples
+    --------
+    >>> x = np.array([[1.0, 0.0]])
+    >>> rotary_embedding(x, np.array([2])).round(3)  # cos 2, sin 2
+    array([[-0.416,  0.909]])
+    """
+    rotary = Rotary(base, scaling, interleaved, rotary_dim)
+    return rotary.at(positions, _check.tokens("x", x).shape[-1]).apply(x)
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """The settings of `rotary_embedding`, which a model has once.
+
+    Parameters
+    ----------
+    base, scaling, interleaved, rotary_dim
+        As in `rotary_embedding`.
+    """
+
+    base: float = 10000.0
+    scaling: Mapping[str, Any] | None = None
+    interleaved: bool = False
+    rotary_dim: int | None = None
+
+    def __post_init__(self) -> None:
+        options.flag("interleaved", self.interleaved)
+        if self.rotary_dim is not None:
+            options.integer("rotary_dim", self.rotary_dim, 2)
+        rotary_frequencies(self.rotary_dim or 2, self.base, self.scaling)  # checks the two
+
+    def at(self, positions: npt.NDArray, depth: int) -> "Rotation":
+        """Return the turns at `positions`, for all queries and keys of this depth there.
+
+        A model forms them once and gives them to each of its layers.
+
+        Parameters
+        ----------
+        positions : array of int, (tokens,) or (batch, tokens)
+        depth : int
+            Features of a head.
+
+        Returns
+        -------
+        Rotation
+        """
+        positions = _check.indices("positions", positions)
+        if positions.ndim < 1:
+            raise ValueError("positions: expected shape (tokens,) or (batch, tokens), got ()")
+        dim = options.integer("depth", depth, 1) if self.rotary_dim is None else self.rotary_dim
+        if dim % 2:
+            raise ValueError(f"rotary_dim: expected an even number, got {dim}")
+        if dim > depth:
+            raise ValueError(f"rotary_dim: expected at most {depth}, the features, got {dim}")
+        length = int(positions.max()) + 1 if positions.size else 0
+        frequencies, size = rotary_frequencies(dim, self.base, self.scaling, length=length)
+        angle = positions[..., None] * frequencies
+        return Rotation(self, depth, size * np.cos(angle), size * np.sin(angle))
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """Turns at given positions, made by `Rotary.at`.
+
+    Parameters
+    ----------
+    rotary : Rotary
+    depth : int
+        Features of the heads that it turns.
+    cos, sin : ndarray, (..., tokens, rotary_dim / 2)
+        float64.
+    """
+
+    rotary: Rotary
+    depth: int
+    cos: npt.NDArray
+    sin: npt.NDArray
+
+    def apply(self, x: npt.NDArray) -> npt.NDArray:
+        """Return x (..., tokens, depth), turned, in x's memory order."""
+        x = _check.tokens("x", x, self.depth)
+        *lead, tokens, half = self.cos.shape
+        fits = x.ndim >= len(lead) + 2 and x.shape[-2] == tokens
+        if not fits or any(n not in (1, m) for n, m in zip(lead, x.shape, strict=False)):
+            raise ValueError(
+                f"positions: expected shape ({x.shape[-2]},) or (batch, {x.shape[-2]}) for x of "
+                f"shape {x.shape}, got {self.cos.shape[:-1]}"
+            )
+        shape = (*lead, *(1,) * (x.ndim - 2 - len(lead)), tokens, half)
+        cos, sin = (part.astype(x.dtype).reshape(shape) for part in (self.cos, self.sin))
+        out = np.empty_like(x)
+        first, second = self._pairs(x, half)
+        out_first, out_second = self._pairs(out, half)
+        np.multiply(first, cos, out=out_first)
+        out_first -= second * sin
+        np.multiply(second, cos, out=out_second)
+        out_second += first * sin
+        out[..., 2 * half :] = x[..., 2 * half :]
+        return out
+
+    def _pairs(self, x, half):
+        """View the two features of each pair, (..., rotary_dim / 2) each."""
+        if self.rotary.interleaved:
+            return x[..., 0 : 2 * half : 2], x[..., 1 : 2 * half : 2]
+        return x[..., :half], x[..., half : 2 * half]

@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: MIT
+"""The functions of fastattn.layers that work on one token at a time, and positions.
+
+Tolerances: float32 rounding (6e-8) times the size of the numbers and a small factor for the terms
+summed; where torch is the other side, its rounding counts as well.
+"""
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from fastattn import layers
+from fastattn.layers import _blocks, projections
+
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def normal(rng, *shape, dtype=np.float32):
+    return rng.standard_normal(shape).astype(dtype)
+
+
+# --- sinusoids -----------------------------------------------------------------------------------
+
+
+def test_sinusoids_with_columns_counted_from_0():
+    """2i: sin(p / 10000^(2i / D)), 2i + 1: its cosine, positions from 0."""
+    table = layers.sinusoidal_positions(50, 16, dtype=np.float64)
+    for p in (0, 1, 7, 49):
+        for i in range(8):
+            angle = p / 10000 ** (2 * i / 16)
+            assert table[p, 2 * i] == pytest.approx(math.sin(angle), abs=1e-14)
+            assert table[p, 2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-14)
+
+
+def test_sinusoids_with_columns_and_positions_counted_from_1():
+    """2i - 1: sin(p / 10000^(2(i - 1) / D)), 2i: its cosine, for i and p from 1."""
+    table = layers.sinusoidal_positions(50, 16, start=1, dtype=np.float64)
+    for p in (1, 2, 50):
+        for i in range(1, 9):
+            angle = p / 10000 ** (2 * (i - 1) / 16)
+            assert table[p - 1, 2 * i - 1 - 1] == pytest.approx(math.sin(angle), abs=1e-14)
+            assert table[p - 1, 2 * i - 1] == pytest.approx(math.cos(angle), abs=1e-14)
+
+
+def test_sinusoids_base_odd_dim_and_dtype():
+    table = layers.sinusoidal_positions(3, 5, base=100.0, dtype=np.float64)
+    np.testing.assert_allclose(table[2], [
+        math.sin(2), math.cos(2), math.sin(2 / 100**0.4), math.cos(2 / 100**0.4),
+        math.sin(2 / 100**0.8),
+    ])  # fmt: skip
+    rounded = layers.sinusoidal_positions(3, 5, base=100.0)
+    assert rounded.dtype == np.float32
+    np.testing.assert_array_equal(rounded, table.astype(np.float32))
+    assert layers.sinusoidal_positions(0, 4).shape == (0, 4)
+
+
+def test_alibi_slopes():
+    np.testing.assert_array_equal(layers.alibi_slopes(8), [2.0**-h for h in range(1, 9)])
+    # 12 heads: the 8 slopes of 8 heads, then the 1st, 3rd, 5th and 7th of 16 heads.
+    between = [2.0 ** -(h / 2) for h in (1, 3, 5, 7)]
+    expected = np.array([*(2.0**-h for h in range(1, 9)), *between], np.float32)
+    np.testing.assert_array_equal(layers.alibi_slopes(12), expected)
+    np.testing.assert_array_equal(layers.alibi_slopes(1), [2.0**-8])
+
+
+# --- rotary --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("rotary_dim", [None, 8])
+def test_rotary_turns_pairs_as_complex_numbers(rng, interleaved, rotary_dim):
+    x = normal(rng, 2, 3, 7, 12, dtype=np.float64)
+    positions = np.array([0, 1, 2, 5, 100, 1000, 4095])
+    out = layers.rotary_embedding(
+        x, positions, base=500.0, interleaved=interleaved, rotary_dim=rotary_dim
+    )
+    dim = rotary_dim or 12
+    turn = np.exp(1j * positions[:, None] * 500.0 ** (-np.arange(0, dim, 2) / dim))
+    if interleaved:
+        expected = (x[..., 0:dim:2] + 1j * x[..., 1:dim:2]) * turn
+        found = out[..., 0:dim:2] + 1j * out[..., 1:dim:2]
+    else:
+        expected = (x[..., : dim // 2] + 1j * x[..., dim // 2 : dim]) * turn
+        found = out[..., : dim // 2] + 1j * out[..., dim // 2 : dim]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    np.testing.assert_array_equal(out[..., dim:], x[..., dim:])
+
+
+def test_rotary_products_depend_on_the_distance_alone(rng):
+    q, k = normal(rng, 2, 1, 16, dtype=np.float64)
+    products = [
+        layers.rotary_embedding(q, np.array([i])) @ layers.rotary_embedding(k, np.array([j])).T
+        for i, j in ((3, 1), (1003, 1001))
+    ]
+    np.testing.assert_allclose(products[0], products[1], atol=1e-11)
+
+
+def test_rotary_positions_by_batch_and_strided_input(rng):
+    x = normal(rng, 2, 5, 3, 8).swapaxes(1, 2)  # (batch, heads, tokens, depth), as projected
+    positions = np.array([[0, 1, 2, 3, 4], [7, 8, 9, 10, 11]])
+    out = layers.rotary_embedding(x, positions)
+    for b in range(2):
+        np.testing.assert_array_equal(out[b], layers.rotary_embedding(x[b], positions[b]))
+    assert out.strides == x.strides
+    assert out.dtype == np.float32
+
+
+HF_SCALINGS = {
+    "linear": {"rope_type": "linear", "factor": 3.0},
+    "llama3": LLAMA3,
+    "yarn": YARN,
+    "yarn_untruncated": {**YARN, "truncate": False, "beta_fast": 16.0, "beta_slow": 2.0},
+    "yarn_attention_factor": {**YARN, "attention_factor": 0.7},
+    "yarn_mscale": {**YARN, "mscale": 0.9, "mscale_all_dim": 0.4},
+}
+
+
+def hf_rope_config(scaling, **more):
+    transformers = pytest.importorskip("transformers")
+    return transformers.LlamaConfig(
+        hidden_size=128, num_attention_heads=4, max_position_embeddings=64,
+        rope_parameters={"rope_theta": 500.0, **scaling}, **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HF_SCALINGS)
+def test_rotary_scaling_matches_transformers(name):
+    config = hf_rope_config(HF_SCALINGS[name])
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    kind = HF_SCALINGS[name]["rope_type"]
+    expected, expected_factor = ROPE_INIT_FUNCTIONS[kind](config)
+    found, factor = layers.rotary_frequencies(32, 500.0, HF_SCALINGS[name])
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-6)
+    assert factor == pytest.approx(expected_factor)
+
+
+@pytest.mark.parametrize("length", [1, 64, 65, 200])
+def test_dynamic_scaling_matches_transformers(length):
+    config = hf_rope_config({"rope_type": "dynamic", "factor": 2.0})
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    expected, _ = ROPE_INIT_FUNCTIONS["dynamic"](config, seq_len=length)
+    scaling = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 64}
+    found, _ = layers.rotary_frequencies(32, 500.0, scaling, length=length)
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-6)
+    # The length is that of the positions of the call.
+    rotary = layers.Rotary(500.0, scaling)
+    turn = rotary.at(np.array([0, length - 1]), 32)
+    np.testing.assert_allclose(turn.cos[1], np.cos((length - 1) * found), atol=1e-12)
+
+
+def test_ntk_scaling_reaches_the_slowest_pair_alone():
+    """The new base makes the slowest pair f times as slow, and leaves the fastest as it is."""
+    plain, _ = layers.rotary_frequencies(32)
+    found, _ = layers.rotary_frequencies(32, scaling={"rope_type": "ntk", "factor": 4.0})
+    assert found[0] == plain[0]
+    assert found[-1] == pytest.approx(plain[-1] / 4)
+
+
+def test_rotary_matches_transformers(rng):
+    torch = pytest.importorskip("torch")
+    config = hf_rope_config(LLAMA3)
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+    q, k = normal(rng, 2, 1, 4, 60, 32)
+    positions = np.arange(60)
+    cos, sin = LlamaRotaryEmbedding(config)(torch.from_numpy(q), torch.arange(60)[None])
+    expected = apply_rotary_pos_emb(torch.from_numpy(q), torch.from_numpy(k), cos, sin)
+    for x, other in zip((q, k), expected, strict=True):
+        found = layers.rotary_embedding(x, positions, base=500.0, scaling=LLAMA3)
+        # Their angles are float32: off by 60 * 6e-8, times features of up to 4.
+        np.testing.assert_allclose(found, other.numpy(), atol=1.5e-5)
+
+
+# --- projections ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (0, 5), (2, 0, 5)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_linear(rng, shape, dtype):
+    x, weight, bias = normal(rng, *shape), normal(rng, 5, 4), normal(rng, 4)
+    found = layers.linear(*(part.astype(dtype) for part in (x, weight, bias)))
+    expected = x.astype(np.float64) @ weight + bias
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, expected, atol=4e-6)
+    np.testing.assert_allclose(layers.linear(x, weight), x.astype(np.float64) @ weight, atol=4e-6)
+
+
+@pytest.mark.parametrize("stored", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("transposed", [False, True], ids=["rows", "columns"])
+def test_linear_with_narrow_weights(rng, stored, transposed, monkeypatch):
+    """In blocks, the same numbers as with the weights widened at once."""
+    monkeypatch.setattr(projections, "WIDE_BLOCK", 100)  # 4 of 11 columns at a time
+    x = normal(rng, 3, 24)
+    weight = normal(rng, 11, 24).astype(stored).T if transposed else normal(rng, 24, 11)
+    weight = weight.astype(stored, copy=False)
+    bias = normal(rng, 11).astype(stored)
+    found = layers.linear(x, weight, bias)
+    expected = x.astype(np.float64) @ weight.astype(np.float64) + bias.astype(np.float64)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_every_float16_is_widened_exactly():
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(256, 256)
+    for stored in (every, every.T, every[:, ::2]):
+        found = projections.widened(stored, np.dtype(np.float32))
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, stored.astype(np.float32))
+
+
+# --- norms and activations -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("affine", [False, True])
+def test_norms_match_torch(rng, dtype, affine):
+    torch = pytest.importorskip("torch")
+    x = (3 * normal(rng, 2, 7, 24) + 5).astype(dtype)
+    before = x.copy()
+    weight, bias = (normal(rng, 24, dtype=dtype) for _ in range(2)) if affine else (None, None)
+    as_torch = [None if part is None else torch.from_numpy(part) for part in (weight, bias)]
+    tolerance = 2e-6 if dtype == np.float32 else 1e-13
+    np.testing.assert_allclose(
+        layers.layer_norm(x, weight, bias, eps=1e-3),
+        torch.nn.functional.layer_norm(torch.from_numpy(x), (24,), *as_torch, eps=1e-3).numpy(),
+        atol=4 * tolerance,
+    )
+    np.testing.assert_allclose(
+        layers.rms_norm(x, weight, eps=1e-3),
+        torch.nn.functional.rms_norm(torch.from_numpy(x), (24,), as_torch[0], eps=1e-3).numpy(),
+        atol=tolerance,
+    )
+    np.testing.assert_array_equal(x, before)
+
+
+ACTIVATIONS = {
+    "relu": (layers.relu, lambda f, x: f.relu(x)),
+    "gelu": (layers.gelu, lambda f, x: f.gelu(x)),
+    "gelu_tanh": (
+        lambda x, out=None: layers.gelu(x, approximate="tanh", out=out),
+        lambda f, x: f.gelu(x, approximate="tanh"),
+    ),
+    "silu": (layers.silu, lambda f, x: f.silu(x)),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_activations_match_torch(name, dtype):
+    torch = pytest.importorskip("torch")
+    function, theirs = ACTIVATIONS[name]
+    x = np.concatenate([
+        np.linspace(-12, 12, 20011), [-1e4, -100, -90, 90, 1e4, 0.0, -0.0, np.nan, np.inf],
+    ]).astype(dtype)  # fmt: skip
+    truth = theirs(torch.nn.functional, torch.from_numpy(x.astype(np.float64))).numpy()
+    found = function(x)
+    # x times the rounding of a number below 1, and of the tail 1 + erf.
+    bound = (2e-7 if dtype == np.float32 else 1e-14) * np.maximum(1, np.abs(x))
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(truth))
+    finite = np.isfinite(truth)
+    assert (np.abs(found[finite] - truth[finite]) <= bound[finite]).all()
+    assert found[-1] == np.inf
+    same = x.copy()
+    assert function(same, out=same) is same
+    np.testing.assert_array_equal(same, found)
+
+
+def test_blocks_and_threads_change_nothing(rng, monkeypatch):
+    x = normal(rng, 37, 24)
+    whole = [layers.gelu(x), layers.silu(x), layers.layer_norm(x), layers.rms_norm(x)]
+    monkeypatch.setattr(_blocks, "BLOCK", 30)
+    monkeypatch.setattr(_blocks, "get_num_threads", lambda: 3)
+    parts = [layers.gelu(x), layers.silu(x), layers.layer_norm(x), layers.rms_norm(x)]
+    for one, other in zip(whole, parts, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_feed_forward_matches_torch(rng, gated, activation):
+    torch = pytest.importorskip("torch")
+    x, w_in, w_gate, w_out = (normal(rng, *s) for s in ((2, 3, 8), (8, 20), (8, 20), (20, 6)))
+    b_in, b_gate, b_out = normal(rng, 20), normal(rng, 20), normal(rng, 6)
+    linear, act = torch.nn.functional.linear, ACTIVATIONS[activation][1]
+    x_, w1, wg, w2, b1, bg, b2 = map(
+        torch.from_numpy, (x, w_in.T, w_gate.T, w_out.T, b_in, b_gate, b_out)
+    )
+    inner = linear(x_, w1, b1)
+    if gated:
+        inner = act(torch.nn.functional, linear(x_, wg, bg)) * inner
+    else:
+        inner = act(torch.nn.functional, inner)
+    expected = linear(inner, w2, b2).numpy()
+    options = {"b_in": b_in, "b_out": b_out, "activation": activation}
+    if gated:
+        options |= {"w_gate": w_gate, "b_gate": b_gate}
+    scale = np.abs(expected).max()
+    for found in (
+        layers.feed_forward(x, w_in, w_out, **options),
+        layers.FeedForward(w_in, w_out, **options)(x),
+    ):
+        np.testing.assert_allclose(found, expected, atol=2e-6 * scale)
+
+
+def test_embedding(rng):
+    table, positions = normal(rng, 10, 4), normal(rng, 6, 4)
+    ids = np.array([[3, 9, 0], [1, 1, 2]])
+    plain = layers.Embedding(table)(ids)
+    np.testing.assert_array_equal(plain, table[ids])
+    placed = layers.Embedding(table, positions, scale=2.0)
+    np.testing.assert_allclose(placed(ids), 2 * table[ids] + positions[:3], atol=1e-6)
+    places = np.array([[0, 1, 2], [3, 4, 5]])
+    np.testing.assert_allclose(placed(ids, places), 2 * table[ids] + positions[places], atol=1e-6)
+    narrow = layers.Embedding(table.astype(ml_dtypes.bfloat16))(ids)
+    assert narrow.dtype == np.float32
+    np.testing.assert_array_equal(narrow, table[ids].astype(ml_dtypes.bfloat16).astype(np.float32))

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: MIT
+"""Encoder, decoder and both together, against torch.nn, and step by step against all at once."""
+
+import numpy as np
+import pytest
+import small_cache
+
+from fastattn import layers
+from fastattn.layers import decoding
+
+small_cache.install()
+TOLERANCE = 1e-5
+WIDTH, HEADS, HIDDEN, VOCABULARY = 24, 4, 40, 50
+
+
+def normal(rng, *shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def random_norm(rng):
+    return layers.LayerNorm(1 + 0.1 * normal(rng, WIDTH), 0.1 * normal(rng, WIDTH))
+
+
+def random_attention(rng, **options):
+    weights = [normal(rng, WIDTH, WIDTH) / WIDTH**0.5 for _ in range(4)]
+    biases = {f"b_{name}": 0.1 * normal(rng, WIDTH) for name in "qkvo"}
+    return layers.MultiHeadAttention(*weights, heads=HEADS, **biases, **options)
+
+
+def random_feed_forward(rng, activation):
+    return layers.FeedForward(
+        normal(rng, WIDTH, HIDDEN) / WIDTH**0.5, normal(rng, HIDDEN, WIDTH) / HIDDEN**0.5,
+        0.1 * normal(rng, HIDDEN), 0.1 * normal(rng, WIDTH),
+        activation=activation,
+    )  # fmt: skip
+
+
+def encoder_layer(rng, norm_first=False, activation="relu"):
+    return layers.EncoderLayer(
+        random_attention(rng), random_feed_forward(rng, activation), random_norm(rng),
+        random_norm(rng), norm_first,
+    )  # fmt: skip
+
+
+def decoder_layer(rng, norm_first=False, activation="relu", cross=True):
+    return layers.DecoderLayer(
+        random_attention(rng, causal=True), random_feed_forward(rng, activation),
+        random_attention(rng) if cross else None, random_norm(rng),
+        random_norm(rng) if cross else None, random_norm(rng), norm_first,
+    )  # fmt: skip
+
+
+# --- torch ---------------------------------------------------------------------------------------
+
+
+def attention_state(prefix, layer):
+    return {
+        f"{prefix}.in_proj_weight": np.concatenate([layer.w_q.T, layer.w_k.T, layer.w_v.T]),
+        f"{prefix}.in_proj_bias": np.concatenate([layer.b_q, layer.b_k, layer.b_v]),
+        f"{prefix}.out_proj.weight": layer.w_o.T.copy(),
+        f"{prefix}.out_proj.bias": layer.b_o,
+    }
+
+
+def layer_state(layer):
+    """The state of torch's encoder or decoder layer with the weights of ours."""
+    if isinstance(layer, layers.EncoderLayer):
+        state = attention_state("self_attn", layer.attention)
+        norms = {"norm1": layer.attention_norm, "norm2": layer.feed_forward_norm}
+    else:
+        state = attention_state("self_attn", layer.self_attention)
+        state |= attention_state("multihead_attn", layer.cross_attention)
+        norms = {
+            "norm1": layer.self_norm, "norm2": layer.cross_norm, "norm3": layer.feed_forward_norm,
+        }  # fmt: skip
+    inner = layer.feed_forward
+    state |= {
+        "linear1.weight": inner.w_in.T.copy(), "linear1.bias": inner.b_in,
+        "linear2.weight": inner.w_out.T.copy(), "linear2.bias": inner.b_out,
+    }  # fmt: skip
+    for name, norm in norms.items():
+        state |= {f"{name}.weight": norm.weight, f"{name}.bias": norm.bias}
+    return state
+
+
+def load(torch, module, state):
+    module.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
+    return module.eval()
+
+
+def torch_layer(torch, kind, layer):
+    module = kind(
+        WIDTH, HEADS, HIDDEN, dropout=0.0, activation=layer.feed_forward.activation,
+        batch_first=True, norm_first=layer.norm_first,
+    )  # fmt: skip
+    return load(torch, module, layer_state(layer))
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_torch_encoder_layer(rng, norm_first, activation):
+    torch = pytest.importorskip("torch")
+    layer = encoder_layer(rng, norm_first, activation)
+    theirs = torch_layer(torch, torch.nn.TransformerEncoderLayer, layer)
+    x, lengths = normal(rng, 2, 7, WIDTH), np.array([7, 4])
+    padding = torch.from_numpy(np.arange(7) >= lengths[:, None])
+    with torch.inference_mode():
+        expected = theirs(torch.from_numpy(x), src_key_padding_mask=padding).numpy()
+    found = layer(x, lengths=lengths)
+    for b, length in enumerate(lengths):
+        np.testing.assert_allclose(found[b, :length], expected[b, :length], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_torch_decoder_layer(rng, norm_first, activation):
+    torch = pytest.importorskip("torch")
+    layer = decoder_layer(rng, norm_first, activation)
+    theirs = torch_layer(torch, torch.nn.TransformerDecoderLayer, layer)
+    x, memory, lengths = normal(rng, 2, 5, WIDTH), normal(rng, 2, 8, WIDTH), np.array([8, 3])
+    padding = torch.from_numpy(np.arange(8) >= lengths[:, None])
+    with torch.inference_mode():
+        expected = theirs(
+            torch.from_numpy(x), torch.from_numpy(memory), memory_key_padding_mask=padding,
+            tgt_mask=torch.from_numpy(~np.tri(5, dtype=bool)),
+        )  # fmt: skip
+    found = layer(x, memory, memory_lengths=lengths)
+    np.testing.assert_allclose(found, expected.numpy(), atol=TOLERANCE)
+    as_mask = layer(x, memory, memory_mask=~padding.numpy()[:, None, None])
+    np.testing.assert_allclose(as_mask, expected.numpy(), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_torch_transformer(rng, norm_first):
+    torch = pytest.importorskip("torch")
+    encoder = layers.Encoder([encoder_layer(rng, norm_first) for _ in range(2)], random_norm(rng))
+    decoder = layers.Decoder([decoder_layer(rng, norm_first) for _ in range(3)], random_norm(rng))
+    theirs = torch.nn.Transformer(
+        WIDTH, HEADS, 2, 3, HIDDEN, dropout=0.0, batch_first=True, norm_first=norm_first
+    )
+    state = {}
+    for name, ours in ("encoder", encoder), ("decoder", decoder):
+        for index, layer in enumerate(ours.layers):
+            for part, value in layer_state(layer).items():
+                state[f"{name}.layers.{index}.{part}"] = value
+        state |= {f"{name}.norm.weight": ours.norm.weight, f"{name}.norm.bias": ours.norm.bias}
+    load(torch, theirs, state)
+    source, target = normal(rng, 2, 8, WIDTH), normal(rng, 2, 5, WIDTH)
+    with torch.inference_mode():
+        expected = theirs(
+            torch.from_numpy(source), torch.from_numpy(target),
+            tgt_mask=torch.from_numpy(~np.tri(5, dtype=bool)), tgt_is_causal=True,
+        )  # fmt: skip
+    found = decoder(target, encoder(source))
+    np.testing.assert_allclose(found, expected.numpy(), atol=TOLERANCE)
+
+
+# --- stacks --------------------------------------------------------------------------------------
+
+
+def test_the_input_is_left_as_it_is(rng):
+    x, memory = normal(rng, 2, 5, WIDTH), normal(rng, 2, 6, WIDTH)
+    before = x.copy(), memory.copy()
+    for norm_first in (False, True):
+        encoder_layer(rng, norm_first)(x)
+        decoder_layer(rng, norm_first)(x, memory)
+    np.testing.assert_array_equal(x, before[0])
+    np.testing.assert_array_equal(memory, before[1])
+
+
+def test_patterns_of_every_layer(rng):
+    encoder = layers.Encoder([encoder_layer(rng) for _ in range(2)])
+    decoder = layers.Decoder([decoder_layer(rng) for _ in range(3)])
+    source, target = normal(rng, 2, 8, WIDTH), normal(rng, 2, 5, WIDTH)
+    memory, patterns = encoder(source, need_weights=True)
+    assert [each.shape for each in patterns] == [(2, HEADS, 8, 8)] * 2
+    np.testing.assert_array_equal(memory, encoder(source))
+    y, pairs = decoder(target, memory, need_weights=True)
+    assert [own.shape for own, _ in pairs] == [(2, HEADS, 5, 5)] * 3
+    assert [cross.shape for _, cross in pairs] == [(2, HEADS, 5, 8)] * 3
+    for own, cross in pairs:
+        np.testing.assert_allclose(own.sum(-1), 1, atol=1e-6)
+        np.testing.assert_allclose(cross.sum(-1), 1, atol=1e-6)
+        assert not np.triu(own, 1).any()
+    np.testing.assert_array_equal(y, decoder(target, memory))
+    alone = decoder_layer(rng, cross=False)
+    assert alone(target, need_weights=True)[1][1] is None
+
+
+def test_packed_encoder_equals_padded(rng):
+    encoder = layers.Encoder([encoder_layer(rng) for _ in range(2)], random_norm(rng))
+    sizes = np.array([6, 2, 9])
+    x = normal(rng, 3, 9, WIDTH)
+    real = np.arange(9) < sizes[:, None]
+    packed = encoder(x[real], cu_seqlens=np.cumsum([0, *sizes]))
+    np.testing.assert_allclose(packed, encoder(x, lengths=sizes)[real], atol=TOLERANCE)
+
+
+# --- decoding ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model(rng):
+    """A model whose tokens depend on the source, on the target and on the place."""
+    encoder = layers.Encoder([encoder_layer(rng) for _ in range(2)])
+    decoder = layers.Decoder([decoder_layer(rng) for _ in range(2)])
+    places = layers.sinusoidal_positions(32, WIDTH)
+    source = layers.Embedding(normal(rng, VOCABULARY, WIDTH), places, scale=WIDTH**0.5)
+    target = layers.Embedding(normal(rng, VOCABULARY, WIDTH), places, scale=WIDTH**0.5)
+    w_head, b_head = normal(rng, WIDTH, VOCABULARY), normal(rng, VOCABULARY)
+    return layers.EncoderDecoder(encoder, decoder, source, target, w_head, b_head)
+
+
+def by_full_forward(model, source, tokens, stop_ids=()):
+    """Greedy decoding the slow way: the whole target through the decoder for each token."""
+    target = [1]
+    for _ in range(tokens):
+        logits = model(source[None], np.array([target]))
+        target.append(int(logits[0, -1].argmax()))
+        if target[-1] in stop_ids:
+            break
+    return target[1:]
+
+
+def test_greedy_decoding_equals_the_full_forward(model, rng):
+    sources = [rng.integers(0, VOCABULARY, size) for size in (7, 3, 9)]
+    expected = [by_full_forward(model, source, 12) for source in sources]
+    assert len({tuple(each) for each in expected}) == 3
+    found = model.greedy(sources, begin_id=1, max_new_tokens=12)
+    assert [list(each) for each in found] == expected
+    alone = model.greedy(sources[1], begin_id=1, max_new_tokens=12)
+    assert alone.tolist() == expected[1]
+    stop = expected[0][4]
+    stopped = model.greedy(sources, begin_id=1, max_new_tokens=12, stop_ids=[stop])
+    for source, each in zip(sources, stopped, strict=True):
+        assert list(each) == by_full_forward(model, source, 12, [stop])
+
+
+def test_each_step_has_the_logits_of_the_full_forward(model, rng):
+    source, target = rng.integers(0, VOCABULARY, (2, 6)), rng.integers(0, VOCABULARY, (2, 9))
+    lengths = np.array([6, 4])
+    whole = model(source, target, source_lengths=lengths)
+    step = model._steps(source, lengths, 9)
+    for i in range(9):
+        np.testing.assert_allclose(step(target[:, i : i + 1], None), whole[:, i], atol=2e-5)
+
+
+def test_sampling(model, rng):
+    source = rng.integers(0, VOCABULARY, 6)
+    options = {"begin_id": 1, "max_new_tokens": 10}
+    greedy = model.greedy(source, **options)
+    cold = model.sample(source, temperature=1e-6, seed=0, **options)
+    assert cold.tolist() == greedy.tolist()
+    assert model.sample(source, top_k=1, seed=3, **options).tolist() == greedy.tolist()
+    hot = [model.sample(source, temperature=5.0, seed=seed, **options) for seed in (0, 0, 1)]
+    assert hot[0].tolist() == hot[1].tolist() != hot[2].tolist()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"top_k": 5}, {"top_p": 0.8}, {"top_k": 9, "top_p": 0.6}], ids=str
+)
+def test_probabilities_match_transformers(rng, options):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    logits = 3 * normal(rng, 4, 40)
+    scores = torch.from_numpy(logits) / 0.7
+    if "top_k" in options:
+        scores = transformers.TopKLogitsWarper(options["top_k"])(None, scores)
+    if "top_p" in options:
+        scores = transformers.TopPLogitsWarper(options["top_p"])(None, scores)
+    found = layers.Sampler(0.7, **options).probabilities(logits)
+    np.testing.assert_allclose(found, scores.softmax(-1).numpy(), atol=1e-6)
+
+
+def test_samples_follow_the_probabilities():
+    logits = np.log(np.array([[0.5, 0.0, 0.3, 0.2]]) + 1e-30)
+    draws = layers.Sampler(seed=0)(np.repeat(logits, 20000, axis=0))
+    shares = np.bincount(draws, minlength=4) / 20000
+    # Four standard deviations of a share of 20000 draws.
+    np.testing.assert_allclose(shares, [0.5, 0.0, 0.3, 0.2], atol=4 * 0.5 / 20000**0.5)
+    assert shares[1] == 0
+
+
+def test_decode_ends_each_sequence_by_itself():
+    """A model whose next token is one more than the last; 7 ends a sequence."""
+    asked = []
+
+    def step(ids, lengths):
+        asked.append((ids.copy(), lengths))
+        last = ids[:, -1] if lengths is None else ids[np.arange(len(ids)), lengths - 1]
+        return np.eye(20)[last + 1]
+
+    prompts = [np.array([5]), np.array([0, 1, 2]), np.array([3, 4])]
+    steps = list(layers.decode(step, prompts, layers.greedy, max_new_tokens=6, stop_ids=[7]))
+    assert np.array(steps).T.tolist() == [[6, 7, -1, -1, -1], [3, 4, 5, 6, 7], [5, 6, 7, -1, -1]]
+    assert asked[0][0].tolist() == [[5, 0, 0], [0, 1, 2], [3, 4, 0]]
+    assert asked[0][1].tolist() == [1, 3, 2]
+    assert all(ids.shape == (3, 1) and lengths is None for ids, lengths in asked[1:])
+    columns = decoding.collected(iter(steps), 3)
+    assert [each.tolist() for each in columns] == [[6, 7], [3, 4, 5, 6, 7], [5, 6, 7]]
+    assert list(layers.decode(step, prompts, layers.greedy, max_new_tokens=0)) == []
