@@ -42,7 +42,7 @@ __all__ = [
     "use_isa",
 ]
 
-_LAZY = ("reference", "torch", "onnx", "jax", "measure", "cli", "layers")
+_LAZY = ("reference", "torch", "onnx", "jax", "measure", "cli", "layers", "models")
 
 
 def __getattr__(name):

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastattn import layers as layers
+from fastattn import models as models
 from fastattn import onnx as onnx
 from fastattn import reference as reference
 

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: MIT
+"""A folder as Hugging Face lays it out: config.json, and tensors in safetensors files.
+
+Tensors are views of the memory-mapped files: nothing is read before it is used, and what several
+processes use is in memory once. (The NumPy reader of the package safetensors copies every tensor,
+hence the few lines here. Format: huggingface/safetensors, README, "Format".)
+"""
+
+import json
+import math
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastattn import _check_options as options
+from fastattn.layers.projections import widened
+
+INDEX = "model.safetensors.index.json"
+WEIGHTS = "model.safetensors"
+DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+COUNTS = ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
+# The format allows no longer header.
+LONGEST_HEADER = 100_000_000
+
+
+class Checkpoint:
+    """The configuration and the tensors of a model.
+
+    Parameters
+    ----------
+    directory : path
+        With config.json, and model.safetensors or model.safetensors.index.json and its shards.
+    dtype : {float32, float64}, optional
+        What tensors are converted to, once, in memory. Default: as stored, memory-mapped.
+
+    Raises
+    ------
+    FileNotFoundError
+        A file is missing: which.
+    ValueError
+        A file is damaged: which, and where.
+    """
+
+    def __init__(self, directory: str | Path, dtype: npt.DTypeLike | None = None) -> None:
+        self.directory = Path(directory)
+        self.dtype = None if dtype is None else np.dtype(dtype)
+        if self.dtype not in (None, np.dtype(np.float32), np.dtype(np.float64)):
+            raise TypeError(f"dtype: expected None, float32 or float64, got {self.dtype}")
+        self.config = read_json(self.directory / "config.json")
+        self._tensors: dict[str, npt.NDArray] = {}
+        for path in self._files():
+            self._tensors |= map_safetensors(path)
+        self._unused = set(self._tensors)
+
+    def _files(self):
+        index = self.directory / INDEX
+        if index.exists():
+            names = sorted(set(read_json(index)["weight_map"].values()))
+            return [self.directory / name for name in names]
+        path = self.directory / WEIGHTS
+        if path.exists():
+            return [path]
+        pickled = sorted(self.directory.glob("pytorch_model*.bin"))
+        hint = f" ({pickled[0].name} is a pickle: convert it to safetensors)" if pickled else ""
+        raise FileNotFoundError(f"{self.directory}: expected {WEIGHTS} or {INDEX}{hint}")
+
+    def value(self, *names: str, default: Any = None) -> Any:
+        """Return the value of the first of these names that config.json has, not null.
+
+        Parameters
+        ----------
+        *names : str
+        default
+            If it has none of them; without a default that is an error.
+        """
+        for name in names:
+            if self.config.get(name) is not None:
+                return self.config[name]
+        if default is None:
+            raise ValueError(f"config.json: expected {' or '.join(names)}, there is none")
+        return default
+
+    def supported(self, name: str, known: Sequence[Any], default: Any = None) -> Any:
+        """Return the value of `name` in config.json, which must be one of `known`."""
+        found = self.value(name, default=default)
+        if found not in known:
+            listed = ", ".join(str(each) for each in known)
+            raise ValueError(f"config.json: {name}: expected one of {listed}, got {found}")
+        return found
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def tensor(self, name: str, *shape: int) -> npt.NDArray:
+        """Return a tensor of this shape.
+
+        Raises
+        ------
+        ValueError
+            It is missing, or of another shape.
+        """
+        if name not in self._tensors:
+            raise ValueError(
+                f"{name}: expected a tensor of shape {shape} in {self.directory}, there is none"
+            )
+        tensor = self._tensors[name]
+        if tensor.shape != shape:
+            raise ValueError(f"{name}: expected shape {shape}, got {tensor.shape}")
+        self._unused.discard(name)
+        return tensor if self.dtype is None else widened(tensor, self.dtype)
+
+    def weight(self, name: str, outputs: int, inputs: int) -> npt.NDArray:
+        """Return ``name.weight``, stored (outputs, inputs), as a view (inputs, outputs)."""
+        return self.tensor(name + ".weight", outputs, inputs).T
+
+    def expect_used(self, prefix: str, *ignored: str) -> None:
+        """Raise if a tensor whose name starts with `prefix` was never asked for.
+
+        It would belong to a part of the model that is not computed here. `ignored` are the ends of
+        the names of tensors that do not matter.
+        """
+        for name in sorted(self._unused):
+            if name.startswith(prefix) and not name.endswith(ignored):
+                raise ValueError(f"{name}: expected no such tensor in a model of this kind")
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file; raise ValueError with its name if it is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: expected JSON, {error}") from None
+
+
+def map_safetensors(path: Path) -> dict[str, npt.NDArray]:
+    """Return the tensors of a safetensors file, read-only views of the mapped file.
+
+    Tensors of integers and booleans (token positions and masks that some files carry) are left out.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged, or has tensors of a type that is not known here.
+    """
+    data = np.memmap(path, np.uint8, mode="r") if path.stat().st_size else np.empty(0, np.uint8)
+    size = struct.unpack("<Q", data[:8].tobytes())[0] if len(data) >= 8 else -1
+    if not 0 <= size <= min(len(data) - 8, LONGEST_HEADER):
+        raise ValueError(f"{path}: expected a safetensors file, its header does not fit")
+    try:
+        header = json.loads(data[8 : 8 + size].tobytes())
+    except ValueError:
+        raise ValueError(f"{path}: expected a safetensors file, its header is no JSON") from None
+    content = data[8 + size :].view(np.ndarray)
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, entry in header.items():
+        if entry["dtype"] not in COUNTS:
+            tensors[name] = _tensor(path, name, entry, content)
+    return tensors
+
+
+def _tensor(path, name, entry, content):
+    if entry["dtype"] not in DTYPES:
+        known = ", ".join(DTYPES)
+        raise ValueError(f"{path}: {name}: expected dtype {known}, got {entry['dtype']}")
+    dtype = _stored_dtype(DTYPES[entry["dtype"]])
+    begin, end = entry["data_offsets"]
+    size = math.prod(entry["shape"]) * dtype.itemsize
+    if not 0 <= begin <= end <= len(content) or end - begin != size:
+        raise ValueError(f"{path}: {name}: expected {size} bytes, got {begin} to {end}")
+    tensor = content[begin:end]
+    if tensor.ctypes.data % dtype.itemsize:
+        tensor = tensor.copy()  # an old file without padding behind its header
+    return tensor.view(dtype).reshape(entry["shape"])
+
+
+def _stored_dtype(name):
+    if name != "bfloat16":
+        return np.dtype(name).newbyteorder("<")
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise ImportError("bfloat16 weights need ml_dtypes: pip install ml_dtypes") from None
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def load_tokenizer(directory: Path) -> Any:
+    """Return the tokenizer of tokenizer.json, a ``tokenizers.Tokenizer``, or None without one."""
+    path = directory / "tokenizer.json"
+    if not path.exists():
+        return None
+    try:
+        import tokenizers
+    except ImportError:
+        raise ImportError("tokenizer.json needs tokenizers: pip install tokenizers") from None
+    tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def heads_of(checkpoint: Checkpoint, width: int, name: str = "num_attention_heads") -> int:
+    """Return the number of heads, which must divide `width`."""
+    heads = options.integer(f"config.json: {name}", checkpoint.value(name), 1)
+    if width % heads:
+        raise ValueError(f"config.json: {name}: expected a divisor of {width}, got {heads}")
+    return heads

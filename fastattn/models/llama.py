@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: MIT
+"""Llama-family language models: prompt tokens in, the tokens that follow out."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastattn.layers import _check
+from fastattn.layers.batching import Ids, sequences
+from fastattn.layers.cache import Cache
+from fastattn.layers.decoder import Decoder
+from fastattn.layers.decoding import choice, collected, decode
+from fastattn.layers.embedding import Embedding
+from fastattn.layers.multi_head import token_positions
+from fastattn.layers.projections import linear
+
+
+@dataclass(frozen=True, eq=False)
+class Llama:
+    """A decoder with its embedding, its head and its tokenizer, as `load_llama` makes it.
+
+    Touvron et al. 2023, arXiv:2302.13971.
+
+    Parameters
+    ----------
+    embedding : Embedding
+    decoder : Decoder
+        Its layers have no cross-attention.
+    w_head : ndarray, (D_model, vocabulary), optional
+        From the decoder's output to logits. Default: the embedding's table, transposed.
+    stop_ids : sequence of int
+        Tokens that end a sequence, unless a call says otherwise.
+    tokenizer : tokenizers.Tokenizer, optional
+    """
+
+    embedding: Embedding
+    decoder: Decoder
+    w_head: npt.NDArray | None = None
+    stop_ids: Sequence[int] = ()
+    tokenizer: Any = None
+
+    def __post_init__(self) -> None:
+        vocabulary, width = self.embedding.table.shape
+        _check.optional("w_head", self.w_head, (width, vocabulary))
+
+    def new_caches(
+        self, batch: int, capacity: int, *, dtype: npt.DTypeLike | None = None
+    ) -> list[Cache]:
+        """Return an empty `fastattn.KVCache` for each layer.
+
+        Parameters
+        ----------
+        batch : int
+        capacity : int
+            Tokens of each sequence that there is room for, prompt and all.
+        dtype : dtype, optional
+            Of the keys and values. Default: that of the activations, float32.
+
+        Returns
+        -------
+        list of KVCache
+        """
+        return self.decoder.new_caches(batch, capacity, dtype=dtype or self.embedding.dtype)
+
+    def __call__(
+        self,
+        ids: npt.NDArray,
+        *,
+        caches: Sequence[Cache] | None = None,
+        lengths: npt.NDArray | None = None,
+        last_only: bool = False,
+        **decoder_options: Any,
+    ) -> npt.NDArray:
+        """Return the logits of the token after each token.
+
+        Parameters
+        ----------
+        ids : array of int, (batch, tokens)
+        caches : sequence of Cache, optional
+            From `new_caches`: the ids are those behind the tokens in them, and join them.
+        lengths : array of int, (batch,), optional
+            Tokens that are real in each row; at least 1 with `last_only`.
+        last_only : bool
+            Only those after the last real token of each row, which spares the head's product.
+        **decoder_options
+            Of the call of `Decoder`: attn_mask, num_threads.
+
+        Returns
+        -------
+        ndarray, (batch, tokens, vocabulary), or (batch, vocabulary) with `last_only`
+        """
+        x = self.embedding(ids)
+        if x.ndim != 3:
+            raise ValueError(f"ids: expected shape (batch, tokens), got {x.shape[:-1]}")
+        past = None if caches is None else caches[0].lengths
+        turn = self._rotation(token_positions(x.shape[1], past))
+        x = self.decoder(x, caches=caches, lengths=lengths, positions=turn, **decoder_options)
+        if last_only:
+            last = -1 if lengths is None else np.asarray(lengths) - 1
+            x = x[np.arange(len(x)), last]
+        return linear(x, self.embedding.table.T if self.w_head is None else self.w_head)
+
+    def _rotation(self, positions):
+        """Return the turns at `positions`, which are the same in every layer."""
+        first = self.decoder.layers[0].self_attention
+        if first.rotary is None:
+            return None
+        return first.rotary.at(positions, first.w_q.shape[1] // first.heads)
+
+    def generate(
+        self,
+        prompt_ids: Ids,
+        *,
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | np.random.Generator | None = None,
+        stop_ids: Sequence[int] | None = None,
+        caches: Sequence[Cache] | None = None,
+    ) -> npt.NDArray | list[npt.NDArray]:
+        """Return the tokens that follow each prompt.
+
+        Parameters
+        ----------
+        prompt_ids : array of int (tokens,) or (batch, tokens), or sequence of rows of any lengths
+        max_new_tokens : int
+        temperature : float
+            0 chooses the likeliest token; else tokens are drawn, see `Sampler`.
+        top_k, top_p, seed
+            As in `Sampler`.
+        stop_ids : sequence of int, optional
+            A sequence ends with the first of these, which is part of the result. Default: those of
+            the model.
+        caches : sequence of Cache, optional
+            From `new_caches`, to go on from: the prompts are what comes behind the tokens in them.
+            Afterwards they hold all but the last of the new tokens. Default: new ones.
+
+        Returns
+        -------
+        ndarray of int64, (tokens,)
+            Without the prompt; or a list of them, for several prompts.
+        """
+        rows, alone = sequences("prompt_ids", prompt_ids)
+        stream = self._stream(
+            rows, choice(temperature, top_k, top_p, seed), max_new_tokens, stop_ids, caches
+        )
+        tokens = collected(stream, len(rows))
+        return tokens[0] if alone else tokens
+
+    def stream(
+        self,
+        prompt_ids: Ids,
+        *,
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | np.random.Generator | None = None,
+        stop_ids: Sequence[int] | None = None,
+        caches: Sequence[Cache] | None = None,
+    ) -> Iterator[npt.NDArray]:
+        """Yield the tokens that follow each prompt as they come.
+
+        Parameters
+        ----------
+        prompt_ids, max_new_tokens, temperature, top_k, top_p, seed, stop_ids, caches
+            As in `generate`.
+
+        Yields
+        ------
+        ndarray of int64, (batch,)
+            -1 for a sequence that has ended.
+        """
+        rows, _ = sequences("prompt_ids", prompt_ids)
+        return self._stream(
+            rows, choice(temperature, top_k, top_p, seed), max_new_tokens, stop_ids, caches
+        )
+
+    def _stream(self, rows, choose, max_new_tokens, stop_ids, caches):
+        for row in rows:
+            _check.token_ids("prompt_ids", row, len(self.embedding.table))
+        if caches is None:
+            capacity = max(len(row) for row in rows) + max(max_new_tokens, 1) - 1
+            caches = self.new_caches(len(rows), capacity)
+
+        def step(ids, lengths):
+            return self(ids, caches=caches, lengths=lengths, last_only=True)
+
+        stop_ids = self.stop_ids if stop_ids is None else stop_ids
+        return decode(step, rows, choose, max_new_tokens=max_new_tokens, stop_ids=stop_ids)
+
+    def complete(self, text: str, **options: Any) -> str:
+        """Return the text that follows a text, by the model's tokenizer.
+
+        Parameters
+        ----------
+        text : str
+        **options
+            Of `generate`.
+
+        Returns
+        -------
+        str
+        """
+        if self.tokenizer is None:
+            raise ValueError("text: expected token ids, this model has no tokenizer.json")
+        tokens = self.generate(np.array(self.tokenizer.encode(text).ids), **options)
+        return self.tokenizer.decode(list(tokens))

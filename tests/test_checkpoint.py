@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: MIT
+"""Reading model files: memory-mapped tensors, shards, and damage that is named."""
+
+import json
+import struct
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from fastattn.models import Checkpoint
+from fastattn.models.checkpoint import map_safetensors
+
+safetensors_numpy = pytest.importorskip("safetensors.numpy")
+
+
+def write(directory, tensors, config=None):
+    (directory / "config.json").write_text(json.dumps(config or {}))
+    safetensors_numpy.save_file(tensors, directory / "model.safetensors")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+def test_tensors_are_views_of_the_file(tmp_path, rng, dtype):
+    tensors = {f"part.{n}": rng.standard_normal((3, n)).astype(dtype) for n in (1, 2, 5)}
+    write(tmp_path, {**tensors, "scalar": np.array(2, dtype), "ids": np.arange(3)})
+    checkpoint = Checkpoint(tmp_path)
+    mapped = next(iter(map_safetensors(tmp_path / "model.safetensors").values()))
+    for name, expected in tensors.items():
+        found = checkpoint.tensor(name, *expected.shape)
+        assert type(found) is np.ndarray and found.dtype == dtype
+        assert not found.flags.owndata and not found.flags.writeable and found.flags.aligned
+        np.testing.assert_array_equal(found, expected)
+    assert "ids" not in checkpoint and checkpoint.tensor("scalar").shape == ()
+    base = mapped
+    while base.base is not None and not isinstance(base, np.memmap):
+        base = base.base
+    assert isinstance(base, np.memmap)
+
+
+def test_conversion_is_asked_for(tmp_path, rng):
+    tensor = rng.standard_normal((3, 4)).astype(ml_dtypes.bfloat16)
+    write(tmp_path, {"a": tensor})
+    found = Checkpoint(tmp_path, np.float32).tensor("a", 3, 4)
+    assert found.dtype == np.float32 and found.flags.owndata
+    np.testing.assert_array_equal(found, tensor.astype(np.float32))
+    with pytest.raises(TypeError, match="dtype: expected None, float32 or float64, got float16"):
+        Checkpoint(tmp_path, np.float16)
+
+
+def test_shards(tmp_path):
+    for n in range(3):
+        part = {f"part.{n}": np.full((2, 2), n, np.float32)}
+        safetensors_numpy.save_file(part, tmp_path / f"shard-{n}.safetensors")
+    (tmp_path / "config.json").write_text("{}")
+    index = {"weight_map": {f"part.{n}": f"shard-{n}.safetensors" for n in range(3)}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    checkpoint = Checkpoint(tmp_path)
+    for n in range(3):
+        assert (checkpoint.tensor(f"part.{n}", 2, 2) == n).all()
+    (tmp_path / "shard-1.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="shard-1"):
+        Checkpoint(tmp_path)
+
+
+def test_missing_and_unused_tensors(tmp_path):
+    write(tmp_path, {"model.a": np.zeros((2, 3), np.float32), "other": np.zeros(1, np.float32)})
+    checkpoint = Checkpoint(tmp_path)
+    with pytest.raises(ValueError, match=r"model.b: expected a tensor of shape \(2, 3\) in .*none"):
+        checkpoint.tensor("model.b", 2, 3)
+    with pytest.raises(ValueError, match=r"model.a: expected shape \(3, 2\), got \(2, 3\)"):
+        checkpoint.tensor("model.a", 3, 2)
+    with pytest.raises(ValueError, match=r"model\.a: expected no such tensor"):
+        checkpoint.expect_used("model.")
+    checkpoint.expect_used("model.", ".a")
+    checkpoint.tensor("model.a", 2, 3)
+    checkpoint.expect_used("model.")
+
+
+def test_missing_files(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"config\.json"):
+        Checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(FileNotFoundError, match=r"expected model.safetensors or model.safetens"):
+        Checkpoint(tmp_path)
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(FileNotFoundError, match=r"pytorch_model.bin is a pickle: convert it"):
+        Checkpoint(tmp_path)
+
+
+def test_unaligned_tensors_are_copied(tmp_path):
+    """The format once allowed headers of any length."""
+    header = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    header += b" " * (1 - len(header) % 8 % 2)  # an odd length
+    values = np.array([1.5, -2.0], np.float32)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + values.tobytes())
+    found = map_safetensors(path)["a"]
+    assert found.flags.aligned
+    np.testing.assert_array_equal(found, values)
+
+
+def damaged(header=b"{}", size=None, content=b""):
+    return struct.pack("<Q", len(header) if size is None else size) + header + content
+
+
+def entry(**changes):
+    fields = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **changes}
+    return json.dumps({"a": fields}).encode()
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (b"", "its header does not fit"),
+        (b"1234567", "its header does not fit"),
+        (damaged(size=1 << 40), "its header does not fit"),
+        (damaged(b"nonsense"), "its header is no JSON"),
+        (damaged(entry(), content=b"1234"), "a: expected 8 bytes, got 0 to 8"),
+        (damaged(entry(shape=[3]), content=b"12345678"), "a: expected 12 bytes, got 0 to 8"),
+        (damaged(entry(data_offsets=[-8, 0])), "a: expected 8 bytes, got -8 to 0"),
+        (damaged(entry(dtype="F8_E4M3")), "a: expected dtype F64, F32, F16, BF16, got F8_E4M3"),
+    ],
+)
+def test_damaged_files(tmp_path, data, message):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=f"model.safetensors: .*{message}"):
+        map_safetensors(path)
+
+
+def test_damaged_configuration(tmp_path):
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config.json: expected JSON"):
+        Checkpoint(tmp_path)
