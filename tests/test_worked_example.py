@@ -4,13 +4,16 @@
 A mother, a father and a daughter are vectors of two features plus the sine and cosine of their
 position in the sentence; the mother attends to the other two. The slides print the mother's
 sin(4) with the wrong sign, and their products do not follow from the vectors they print.
+
+Once through the oracle, and once through the layers, as a reader of the slides would write it:
+token vectors plus sinusoids, identity projections, one head.
 """
 
 import math
 
 import numpy as np
 
-from fastattn import reference
+from fastattn import layers, reference
 
 FATHER = np.array([1.0, 1.0]) + [math.sin(8), math.cos(8)]
 MOTHER = np.array([1.0, -1.0]) + [math.sin(4), math.cos(4)]
@@ -43,3 +46,25 @@ def test_worked_example_with_the_vector_of_the_slides():
     np.testing.assert_allclose(scaled, [1.4721, -0.0730], atol=1e-4)
     np.testing.assert_allclose(weights, [0.8242, 0.1758], atol=1e-4)
     np.testing.assert_allclose(out, [1.4638, 0.5285], atol=1e-4)
+
+
+def test_worked_example_through_the_layers():
+    places = layers.sinusoidal_positions(9, 2, dtype=np.float64)
+    tokens = np.array([[1.0, 1.0], [1.0, -1.0]])  # the father at 8, the mother at 4
+    father, mother = tokens + places[[8, 4]]
+    np.testing.assert_allclose(mother, MOTHER, atol=1e-15)
+    np.testing.assert_allclose(father, FATHER, atol=1e-15)
+    identity = np.eye(2)
+    attend = layers.MultiHeadAttention(identity, identity, identity)
+    people = np.stack([father, DAUGHTER])
+    out, weights = attend(mother[None], people, need_weights=True)
+    np.testing.assert_allclose(weights, [[[0.1605, 0.8395]]], atol=1e-4)
+    np.testing.assert_allclose(out, [[-0.5202, -0.7023]], atol=1e-4)
+
+
+def test_a_share_of_the_scores_is_no_attention_weight():
+    """Scores may be negative, so score / sum of scores is not one; exp makes them positive."""
+    scaled, weights, _ = worked_example(MOTHER)
+    shares = scaled / scaled.sum()
+    assert shares.min() < 0
+    np.testing.assert_allclose(weights, np.exp(scaled) / np.exp(scaled).sum())
