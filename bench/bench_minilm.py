@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""all-MiniLM-L6-v2, six layers on a batch of sentences: fastattn inside against NumPy inside.
+"""all-MiniLM-L6-v2 on a batch of sentences: fastattn inside against NumPy attention inside, packed
+against padded, and against sentence-transformers where that is installed.
 
-Everything outside attention is the same NumPy code (fastattn/cli/minilm.py), so the totals differ
+Everything outside attention is the same NumPy code (fastattn.models), so the first two differ
 by attention alone: by its own time, and by how long its threads keep spinning on the cores that the
-next matrix product wants. Run as a script it interleaves the repeats of the two functions and
-prints a table; under pytest-benchmark each function is one case of a group.
+next matrix product wants. Run as a script it interleaves the repeats and prints tables; under
+pytest-benchmark each way is one case of a group.
 
-    python bench/bench_minilm.py --sentences 32 --repeats 7
+    python bench/bench_minilm.py --sentences 64 --repeats 7
     pytest bench/bench_minilm.py
 """
 
 import argparse
-import functools
+import importlib.util
 import statistics
 import time
 
@@ -21,6 +22,7 @@ from conftest import annotate
 
 import fastattn
 from fastattn.cli import minilm
+from fastattn.layers import pack, pad
 
 # Encoded one by one they have 9 to 40 tokens: as a batch about two fifths is padding.
 TEXT = [
@@ -38,7 +40,6 @@ TEXT = [
     "every full hour between breakfast and supper.",
 ]
 TOKENS = 128
-ATTENTIONS = {"numpy": minilm.numpy_attention, "fastattn": fastattn.attention}
 
 
 class Timed:
@@ -55,81 +56,126 @@ class Timed:
         return out
 
 
-def workload(encoder, name, sentences):
-    """Return ids and lengths: "padded" is one sentence a row, "full" rows of 128 real tokens."""
-    text = [TEXT[index % len(TEXT)] for index in range(sentences)]
-    ids, lengths = encoder.tokenize(text)
+def workload(model, name, sentences):
+    """Return the tokens of each sentence; "full" is rows of 128 tokens, so that none is padded."""
+    rows = model.tokenize([TEXT[index % len(TEXT)] for index in range(sentences)])
     if name == "full":
-        real = np.concatenate([row[:length] for row, length in zip(ids, lengths, strict=True)])
-        ids, lengths = np.resize(real, (sentences, TOKENS)), np.full(sentences, TOKENS)
-    return ids, lengths
+        rows = list(np.resize(np.concatenate(rows), (sentences, TOKENS)))
+    return rows
 
 
-def measure(encoder, ids, lengths, repeats):
-    """Return {name: (median seconds of the layers, median seconds in attention)}, interleaved."""
-    x = encoder.embeddings(ids)
-    samples = {name: [] for name in ATTENTIONS}
+def ways(model, rows):
+    """Return {name: function that runs the layers and returns the seconds of attention, or None}.
+
+    Packed attention is one call for all sentences, if there is `fastattn.attention_varlen`.
+    """
+    ids, lengths = pad(rows)
+    tokens, cu_seqlens = pack(rows)
+
+    def padded(attention):
+        timed = Timed(attention)
+        model(ids, lengths=lengths, attention=timed)
+        return timed.seconds
+
+    def packed():
+        model(tokens, cu_seqlens=cu_seqlens)
+
+    return {
+        "numpy": lambda: padded(minilm.numpy_attention),
+        "fastattn": lambda: padded(fastattn.attention),
+        "fastattn packed": packed,
+    }
+
+
+def measure(functions, repeats):
+    """Return {name: (median seconds in all, median of what the function returned)}, interleaved."""
+    samples = {name: [] for name in functions}
     for repeat in range(repeats + 1):
-        for name, function in ATTENTIONS.items():
-            timed = Timed(function)
+        for name, function in functions.items():
             begin = time.perf_counter()
-            encoder.hidden(x, lengths, timed)
+            returned = function()
             # The first round fills caches, thread pools and scratch buffers; it does not count.
             if repeat:
-                samples[name].append((time.perf_counter() - begin, timed.seconds))
+                samples[name].append((time.perf_counter() - begin, returned or 0.0))
     return {
         name: tuple(statistics.median(column) for column in zip(*rows, strict=True))
         for name, rows in samples.items()
     }
 
 
-def report(name, ids, lengths, medians):
+def report(name, rows, medians):
     """Print one workload's table, each ratio relative to NumPy attention."""
-    padding = 1 - lengths.sum() / ids.size
-    print(f"{name}: {len(ids)} rows of {ids.shape[1]} tokens, {padding:.0%} padding")
-    print("  attention    layers ms   attention ms   share   layers   attention")
+    tokens, longest = sum(map(len, rows)), max(map(len, rows))
+    padding = 1 - tokens / (len(rows) * longest)
+    print(f"{name}: {len(rows)} rows of up to {longest} tokens, {padding:.0%} padding")
+    print("  way                layers ms   attention ms   share   layers   attention")
     base_layers, base_attention = medians["numpy"]
-    for function, (layers, attention) in medians.items():
-        print(
-            f"  {function:10} {layers * 1e3:11.1f} {attention * 1e3:14.2f} "
-            f"{attention / layers:7.1%} {base_layers / layers:7.2f}x "
-            f"{base_attention / attention:9.2f}x"
-        )
+    for way, (layers, attention) in medians.items():
+        line = f"  {way:16} {layers * 1e3:11.1f}"
+        if attention:
+            line += f" {attention * 1e3:14.2f} {attention / layers:7.1%}"
+        else:
+            line += f" {'':14} {'':7}"
+        line += f" {base_layers / layers:7.2f}x"
+        print(line + (f" {base_attention / attention:9.2f}x" if attention else ""))
+
+
+def compare_with_sentence_transformers(model, sentences, repeats):
+    """Print texts to vectors, tokenizer and all, beside sentence-transformers on torch."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    torch.set_num_threads(fastattn.get_num_threads())
+    theirs = SentenceTransformer(str(minilm.find_directory()), device="cpu")
+    # Sentences of one to four parts, 9 to 150 tokens, in no order.
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(TEXT, size)) for size in rng.integers(1, 5, sentences)]
+    functions = {
+        "sentence-transformers": lambda: theirs.encode(texts) is None,
+        "fastattn": lambda: model.encode(texts) is None,
+    }
+    medians = measure(functions, repeats)
+    off = np.abs(model.encode(texts) - theirs.encode(texts)).max()
+    print(f"texts to vectors: {sentences} sentences, greatest difference {off:.1e}")
+    for name, (seconds, _) in medians.items():
+        ratio = medians["sentence-transformers"][0] / seconds
+        print(f"  {name:22} {seconds * 1e3:9.1f} ms {ratio:7.2f}x")
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sentences", type=int, default=32, help="rows of the batch")
+    parser.add_argument("--sentences", type=int, default=64, help="rows of the batch")
     parser.add_argument("--repeats", type=int, default=7, help="timed rounds; the median counts")
     options = parser.parse_args(arguments)
-    encoder = minilm.Encoder()
+    model = minilm.load()
     print(
-        f"all-MiniLM-L6-v2: {len(encoder.layers)} layers, {encoder.heads} heads of depth 32"
+        f"all-MiniLM-L6-v2: {len(model.encoder.layers)} layers, 12 heads of depth 32"
         f" · float32 · isa {fastattn.isa()} · threads {fastattn.get_num_threads()}"
     )
     for name in ("full", "padded"):
-        ids, lengths = workload(encoder, name, options.sentences)
-        report(name, ids, lengths, measure(encoder, ids, lengths, options.repeats))
+        rows = workload(model, name, options.sentences)
+        report(name, rows, measure(ways(model, rows), options.repeats))
+    if importlib.util.find_spec("sentence_transformers"):
+        compare_with_sentence_transformers(model, options.sentences, options.repeats)
+    else:
+        print("texts to vectors: sentence-transformers is not installed")
 
 
 @pytest.fixture(scope="module")
-def encoder():
-    return minilm.Encoder()
+def model():
+    return minilm.load()
 
 
-@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("way", ["numpy", "fastattn", "fastattn packed"])
 @pytest.mark.parametrize("name", ["full", "padded"])
-def test_minilm(benchmark, encoder, name, attention, threads):
+def test_minilm(benchmark, model, name, way, threads):
     """Time the six layers; `attention_ms` in the extra columns is attention's part of it."""
-    function = ATTENTIONS[attention]
-    if attention == "fastattn":
-        function = functools.partial(function, num_threads=threads)
-    ids, lengths = workload(encoder, name, 32)
-    x, timed = encoder.embeddings(ids), Timed(function)
-    benchmark.group = f"minilm {name} {ids.shape[0]}x{ids.shape[1]}"
-    rounds, warmup = 5, 1
-    benchmark.pedantic(encoder.hidden, (x, lengths, timed), rounds=rounds, warmup_rounds=warmup)
-    benchmark.extra_info["attention_ms"] = timed.seconds / (rounds + warmup) * 1e3
+    rows = workload(model, name, 32)
+    function, seconds = ways(model, rows)[way], []
+    benchmark.group = f"minilm {name} {len(rows)}x{max(map(len, rows))}"
+    with fastattn.num_threads(threads):
+        benchmark.pedantic(lambda: seconds.append(function()), rounds=5, warmup_rounds=1)
+    benchmark.extra_info["attention_ms"] = statistics.median(each or 0.0 for each in seconds) * 1e3
     annotate(benchmark, 0, fastattn.isa(), "float32", threads)
 
 

@@ -43,10 +43,13 @@ def test_module_runs_as_a_program():
     assert json.loads(done.stdout)["isas"]["scalar"] == "available"
 
 
-def test_importing_the_package_does_not_import_tools():
+def test_importing_the_package_imports_no_more_than_it_needs():
     code = (
         "import sys, fastattn; "
-        "assert not [m for m in sys.modules if m.startswith(('fastattn.measure', 'fastattn.cli'))]"
+        "parts = tuple('fastattn.' + name for name in ('measure', 'cli', 'layers', 'models')); "
+        "assert not [m for m in sys.modules if m.startswith(parts)]; "
+        "fastattn.layers, fastattn.models; "
+        "assert not {'torch', 'transformers', 'tokenizers', 'ml_dtypes'} & set(sys.modules)"
     )
     done = programs.run(code)
     assert done.returncode == 0, done.stderr

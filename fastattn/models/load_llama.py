@@ -2,7 +2,6 @@
 """Read a Llama-family language model from the files that Hugging Face writes."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy.typing as npt
 
@@ -141,7 +140,7 @@ def _window(checkpoint, family, index):
 
 def _rotary(checkpoint):
     """Return the rotary settings, which older and newer files keep in different places."""
-    found: dict[str, Any] = dict(checkpoint.value("rope_parameters", "rope_scaling", default={}))
+    found = dict(checkpoint.value("rope_parameters", "rope_scaling", default={}))
     base = found.pop("rope_theta", None) or checkpoint.value("rope_theta", default=10000.0)
     share = found.pop("partial_rotary_factor", None)
     share = share or checkpoint.value("partial_rotary_factor", default=1.0)

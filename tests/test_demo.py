@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+"""``demo``, with the real model and without it."""
+
+import importlib.metadata
+import importlib.util
+import re
+
+import numpy as np
+import pytest
+
+from fastattn import cli
+from fastattn.cli import demo, minilm, random_bert
+
+PNG = b"\x89PNG\r\n\x1a\n"
+TEXTS = ["--text", "Rain falls on the hills.", "--text", "It pours in the mountains."]
+
+
+@pytest.fixture(params=["random", "real"])
+def model_name(request, monkeypatch):
+    if request.param == "random":
+        monkeypatch.setattr(demo, "missing", lambda: ["the model"])
+        return "random"
+    pytest.importorskip("tokenizers")
+    try:
+        minilm.find_directory()
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"{minilm.DISTRIBUTION} is not installed")
+    return "real"
+
+
+def test_similarities_and_times(model_name, capsys):
+    assert cli.main(["demo", "--repeats", "1", *TEXTS]) == 0
+    out = capsys.readouterr().out
+    assert "Rain falls on the hills." in out and "It pours in the mountains." in out
+    table = re.findall(r"^ +\d ((?: +-?\d\.\d\d)+)", out, flags=re.M)
+    cosines = np.array([row.split() for row in table], float)
+    assert cosines.shape == (2, 2)
+    np.testing.assert_array_equal(cosines, cosines.T)
+    np.testing.assert_array_equal(np.diag(cosines), 1)
+    for way in ("NumPy attention", "fastattn", "packed"):
+        assert re.search(rf"^  .*{way}.* [\d.]+ ms$", out, flags=re.M)
+    assert (demo.INSTALL in out) == (model_name == "random")
+
+
+def test_what_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr(minilm, "DISTRIBUTION", "no-such-distribution")
+    assert "no-such-distribution" in demo.missing()
+
+
+@pytest.mark.parametrize("options", [[], ["--layer", "2", "--head", "3"]], ids=["all", "one"])
+def test_heatmap(model_name, options, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "pattern.png"
+    assert cli.main(["demo", "--repeats", "1", *TEXTS, "--heatmap", str(path), *options]) == 0
+    assert path.read_bytes().startswith(PNG)
+    assert str(path) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--layer", "4"], "--layer: expected 1 to 3, got 4"),
+        (["--head", "0"], "--head: expected 1 to 6, got 0"),
+        (["--heatmap", "no/such/folder.png"], "no such directory"),
+        (["--heatmap", "pattern.nonsense"], "pattern.nonsense: Format 'nonsense' is not supported"),
+    ],
+)
+def test_bad_options(options, message, monkeypatch, capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "missing", lambda: ["the model"])
+    assert cli.main(["demo", "--repeats", "1", *options]) == 2
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error
+
+
+def test_heatmap_without_matplotlib(monkeypatch, capsys):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(demo, "missing", lambda: ["the model"])
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else found(name)
+    )
+    assert cli.main(["demo", "--repeats", "1", "--heatmap", "out.png"]) == 2
+    assert "pip install matplotlib" in capsys.readouterr().err
+
+
+def test_random_model_is_the_same_each_time():
+    text = "one two three"
+    np.testing.assert_array_equal(random_bert.make().encode(text), random_bert.make().encode(text))
+    vectors = random_bert.make().encode([text, "one two four", "a wholly other thing"])
+    assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2]
