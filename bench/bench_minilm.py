@@ -65,10 +65,7 @@ def workload(model, name, sentences):
 
 
 def ways(model, rows):
-    """Return {name: function that runs the layers and returns the seconds of attention, or None}.
-
-    Packed attention is one call for all sentences, if there is `fastattn.attention_varlen`.
-    """
+    """Return {name: function}: each runs the layers; padded ones return attention's seconds."""
     ids, lengths = pad(rows)
     tokens, cu_seqlens = pack(rows)
 

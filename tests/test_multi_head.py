@@ -161,6 +161,20 @@ def test_step_by_step_equals_the_whole(rng, steps):
         begin = end
 
 
+def test_a_mask_over_a_cache(rng):
+    """Its keys are those that the cache has room for."""
+    layer = random_attention(rng, causal=True)
+    x = normal(rng, 2, 9, 24)
+    allowed = (rng.random((2, 1, 9, 12)) < 0.5) | np.eye(9, 12, dtype=bool)
+    whole, pattern = layer(x, attn_mask=allowed[..., :9], need_weights=True)
+    cache = fastattn.KVCache(2, 6, 4, capacity=12)
+    for begin, end in ((0, 6), (6, 9)):
+        mask = allowed[:, :, begin:end]
+        y, weights = layer(x[:, begin:end], cache=cache, attn_mask=mask, need_weights=True)
+        np.testing.assert_allclose(y, whole[:, begin:end], atol=TOLERANCE)
+        np.testing.assert_allclose(weights, pattern[:, :, begin:end, :end], atol=TOLERANCE)
+
+
 def test_ragged_sequences_in_a_cache(rng):
     """Prompts of 5 and 2 tokens, padded, then 3 steps: each as if it were alone."""
     layer = random_attention(rng, causal=True, rotary=layers.Rotary())

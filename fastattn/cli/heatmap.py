@@ -55,6 +55,6 @@ def draw(path, tokens, patterns, titles):
         axes.set_visible(False)
     figure.colorbar(image, ax=list(figure.axes), shrink=0.6, label="attention weight")
     try:
-        figure.savefig(path)
+        figure.savefig(path, bbox_inches="tight")
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from None

@@ -3,18 +3,18 @@
 
 import numpy as np
 
+from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as options
 
 # What weights may be stored in. Sums are formed in the dtype of the activations.
 STORED = ("float16", "bfloat16", "float32", "float64")
-_PLAIN = frozenset(np.dtype(name) for name in ("float16", "float32", "float64"))
 
 
 def activations(name, value, width=None):
     """Return `value`, float32 or float64 with at least one axis, the last of `width` features."""
     value = options.array(name, value)
     if value.dtype != np.float32 and value.dtype != np.float64:
-        found = options.dtype_name(value.dtype)
+        found = dtypes.dtype_name(value.dtype)
         raise TypeError(f"{name}: expected dtype float32 or float64, got {found}")
     if value.ndim < 1:
         raise ValueError(f"{name}: expected at least 1 axis, got shape ()")
@@ -34,10 +34,9 @@ def tokens(name, value, width=None):
 def parameter(name, value, shape):
     """Return a weight of `shape`, in which None stands for any size of at least 1."""
     value = options.array(name, value)
-    # The name of a dtype takes longer to form than a small product takes to compute.
-    if value.dtype not in _PLAIN and value.dtype.name != "bfloat16":
+    if dtypes.supported(value.dtype) not in STORED:
         expected = ", ".join(STORED)
-        found = options.dtype_name(value.dtype)
+        found = dtypes.dtype_name(value.dtype)
         raise TypeError(f"{name}: expected one of the dtypes {expected}, got {found}")
     same = value.ndim == len(shape) and all(
         size == found if size is not None else found > 0

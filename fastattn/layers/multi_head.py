@@ -180,6 +180,7 @@ class MultiHeadAttention:
             behind them is never read. Rows of the result behind them mean nothing.
         attn_mask : ndarray, optional
             Rank 0 to 4, against (batch, heads, tokens, keys): bool (True = attend) or float, added.
+            With a cache its keys are all that the cache has room for.
         need_weights : bool
             Also return the attention pattern.
         attention : callable, optional
@@ -320,18 +321,16 @@ def _attend_cached(cache, q, k, v, lengths, need_weights, call):
     weights = None
     if need_weights:
         longest = int(cache.lengths.max(initial=0))
-        keys = cache.k[..., :longest, :]
-        weights = fastattn.attention_weights(q, keys, kv_lengths=cache.lengths, **call)
+        weights = fastattn.attention_weights(q, cache.k, kv_lengths=cache.lengths, **call)
+        weights = weights[..., :longest]
     return cache.attend(q, **call), weights
 
 
 def _attend_packed(q, k, v, cu_seqlens, attention, call):
     """Attend within each packed sequence; q, k, v are (heads, tokens, depth)."""
-    packed = getattr(fastattn, "attention_varlen", None)
-    if packed is not None and attention is None:
+    if attention is None:
         q, k, v = (part.swapaxes(0, 1) for part in (q, k, v))
-        return packed(q, k, v, cu_seqlens, **call).swapaxes(0, 1)
-    attention = attention or fastattn.attention
+        return fastattn.attention_varlen(q, k, v, cu_seqlens, **call).swapaxes(0, 1)
     # Tokens before heads in memory, as q's: the heads then lie side by side for W_O.
     out = np.empty((q.shape[1], q.shape[0], v.shape[2]), q.dtype).swapaxes(0, 1)
     for begin, end in itertools.pairwise(cu_seqlens):
