@@ -134,7 +134,7 @@ def test_sdpa_16_bit(randn, dtype, masked):
         (
             {"query": torch.zeros(2, 4, 3, 8).double()},
             TypeError,
-            "k: expected dtype float64 like q",
+            "k: expected dtype float64 with float64 q",
         ),
         (
             {"query": torch.zeros(2, 4, 3, 8, device="meta")},
