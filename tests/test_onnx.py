@@ -8,7 +8,6 @@ import doctest
 import itertools
 from collections import Counter
 
-import abilities
 import numpy as np
 import pytest
 from programs import run
@@ -46,8 +45,6 @@ def test_node(name):
     evaluator = ReferenceEvaluator(case.model, new_ops=[fastattn.onnx.Attention])
     assert [type(node) for node in evaluator.rt_nodes_] == [fastattn.onnx.Attention]
     for inputs, expected in case.data_sets:
-        if inputs[0].dtype.itemsize == 2 and not abilities.can("float16"):
-            pytest.skip(f"the core has no {inputs[0].dtype.name} yet")
         got = evaluator.run(None, dict(zip(evaluator.input_names, inputs, strict=True)))
         Runner.assert_similar_outputs(expected, got, case.rtol, case.atol)
 
