@@ -21,6 +21,8 @@ from fastattn.quantize import quantize_kv
 from fastattn.threads import get_num_threads, num_threads, set_num_threads
 
 __all__ = [
+    "KVCache",
+    "PagedKVCache",
     "__version__",
     "attention",
     "attention_varlen",
@@ -42,7 +44,7 @@ __all__ = [
     "use_isa",
 ]
 
-_LAZY = ("reference", "torch", "onnx", "jax", "measure", "cli", "layers", "models")
+_LAZY = ("reference", "torch", "onnx", "jax", "measure", "cli", "layers", "models", "caches")
 
 
 def __getattr__(name):
@@ -51,6 +53,8 @@ def __getattr__(name):
 
     if name == "__version__":
         return importlib.import_module("fastattn.config").version()
+    if name in ("KVCache", "PagedKVCache"):
+        return getattr(importlib.import_module("fastattn.caches"), name)
     if name in _LAZY:
         return importlib.import_module(f"fastattn.{name}")
     raise AttributeError(f"module 'fastattn' has no attribute {name!r}")

@@ -6,10 +6,13 @@ from typing import Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
+from fastattn import caches as caches
 from fastattn import layers as layers
 from fastattn import models as models
 from fastattn import onnx as onnx
 from fastattn import reference as reference
+from fastattn.caches import KVCache as KVCache
+from fastattn.caches import PagedKVCache as PagedKVCache
 
 _Array = npt.NDArray[Any]
 _Indices = int | np.integer[Any] | Sequence[int] | npt.NDArray[np.integer[Any]]

@@ -4,6 +4,8 @@
 The types of ml_dtypes are recognised by name from a dtype that is given: nothing here imports it.
 """
 
+import importlib
+
 import numpy as np
 
 FLOAT32 = np.dtype(np.float32)
@@ -32,6 +34,24 @@ def supported(dtype):
     if name is None and dtype.isnative and WIDTHS.get(dtype.name) == dtype.itemsize:
         name = _NAMES[dtype] = dtype.name
     return name
+
+
+def named(dtype, accepted):
+    """Return the argument `dtype`, a dtype, a type or a name, if it is one of `accepted`.
+
+    ml_dtypes is imported where one of its types is asked for by name.
+    """
+    found = dtype
+    if isinstance(dtype, str) and dtype in WIDTHS and not hasattr(np, dtype):
+        found = getattr(importlib.import_module("ml_dtypes"), dtype)
+    try:
+        found = np.dtype(found)
+        name = dtype_name(found)
+    except TypeError:
+        name = repr(dtype)
+    if name not in accepted:
+        raise TypeError(f"dtype: expected {listed(accepted)}, got {name}")
+    return found
 
 
 def dtype_name(dtype):

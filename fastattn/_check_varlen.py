@@ -23,8 +23,8 @@ def varlen_problem(
     paged = block_table is not None
     set_effort(p, precision, num_threads)
     user_q, own = _set_packed(p, q, k, v, paged)
-    p.cu_q = _cuts("cu_seqlens_q", cu_seqlens_q)
-    _check_end("cu_seqlens_q", p.cu_q, p.q.shape[1], "the rows of q")
+    p.cu_q = cut_points("cu_seqlens_q", cu_seqlens_q)
+    check_end("cu_seqlens_q", p.cu_q, p.q.shape[1], "the rows of q")
     batch = (p.cu_q.size - 1,)
     set_scores(p, batch, causal, window_size, scale, softcap, alibi_slopes, sinks)
     entries = cache.table(block_table, batch) if paged else None
@@ -63,7 +63,7 @@ def _set_packed(p, q, k, v, paged):
     return tensors.set_tensors(p, q, k, v, True, paged)
 
 
-def _cuts(name, value):
+def cut_points(name, value):
     """Return `cu_seqlens_q` or `cu_seqlens_k` as a new int64 array that starts at 0 and rises."""
     value = options.small_array(name, value, "an array of integers")
     if value.ndim != 1 or value.size < 1:
@@ -78,7 +78,7 @@ def _cuts(name, value):
     return value
 
 
-def _check_end(name, cuts, total, what):
+def check_end(name, cuts, total, what):
     """Refuse cuts that leave something over, or reach past the end."""
     if cuts[-1] != total:
         raise ValueError(f"{name}: expected {total} at last, {what}, got {cuts[-1]}")
@@ -90,14 +90,14 @@ def _set_keys(p, cu_seqlens_k, kv_lengths, entries):
     p.cu_k = None
     cuts = p.cu_q
     if cu_seqlens_k is not None:
-        cuts = _cuts("cu_seqlens_k", cu_seqlens_k)
+        cuts = cut_points("cu_seqlens_k", cu_seqlens_k)
         if cuts.size != batch + 1:
             raise ValueError(
                 f"cu_seqlens_k: expected shape ({batch + 1},) like cu_seqlens_q, got shape "
                 f"{cuts.shape}"
             )
     if entries is None:
-        _check_end(
+        check_end(
             "cu_seqlens_q" if cu_seqlens_k is None else "cu_seqlens_k", cuts, p.k.shape[1],
             "the rows of k",
         )  # fmt: skip

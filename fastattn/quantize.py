@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Narrow keys and values: int8 and fp8 with scales, symmetric around zero."""
 
-import importlib
-
 import numpy as np
 
 from fastattn import _check_dtypes as dtypes
@@ -74,27 +72,12 @@ def quantize_kv(k, v, dtype=np.int8, per="token", *, layout="bhsd"):
     >>> bool(np.abs(stored * scale[..., None] - k).max() <= 1.0 / 254)
     True
     """
-    dtype = narrow_dtype(dtype)
+    dtype = dtypes.named(dtype, dtypes.NARROW)
     options.choice("per", per, PER)
     bshd = options.choice("layout", layout, options.LAYOUTS) == "bshd"
     k8, k_scale = quantized("k", k, dtype, per, bshd)
     v8, v_scale = quantized("v", v, dtype, per, bshd)
     return k8, v8, k_scale, v_scale
-
-
-def narrow_dtype(dtype):
-    """Return a dtype, a type or a name as one of the narrow dtypes."""
-    found = dtype
-    if isinstance(dtype, str) and dtype.startswith("float8"):
-        found = getattr(importlib.import_module("ml_dtypes"), dtype, dtype)
-    try:
-        found = np.dtype(found)
-        name = dtypes.dtype_name(found)
-    except TypeError:
-        name = repr(dtype)
-    if name not in dtypes.NARROW:
-        raise TypeError(f"dtype: expected {dtypes.listed(dtypes.NARROW)}, got {name}")
-    return found
 
 
 def quantized(name, tensor, dtype, per, bshd):

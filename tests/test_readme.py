@@ -27,7 +27,7 @@ def test_snippet(code):
     exec(compile(code, "README.md", "exec"), {})
 
 
-@pytest.mark.parametrize("name", ["attention", "quantize"])
+@pytest.mark.parametrize("name", ["attention", "caches.dense", "caches.paged", "quantize"])
 def test_docstrings(name):
     # A function may hide the module of its name from an import statement.
     module = importlib.import_module(f"fastattn.{name}")

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: MIT
+"""What both caches have in common: the arrays, what may be appended, and files."""
+
+import abc
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, Self
+
+import numpy as np
+
+from fastattn import _check_dtypes as dtypes
+from fastattn import _check_options as options
+from fastattn import _check_tensors as tensors
+from fastattn.caches import files
+from fastattn.quantize import quantized
+
+Array = np.ndarray[Any, Any]
+Result = Array | tuple[Array, Array]
+Indices = int | Sequence[int] | Array
+DType = np.dtype[Any] | type | str
+FilePath = str | os.PathLike[str]
+
+MOST = options.LARGEST_OFFSET
+ARRAYS = ("k", "v", "k_scale", "v_scale")
+# What attend takes from the cache, so that a caller cannot give it.
+OWN_OPTIONS = ("layout", "block_table", "k_scale", "v_scale", "cu_seqlens_k")
+# Types of appended tensors that a cache of a type can hold: its own, or wider ones.
+WIDER = {
+    name: tuple(
+        float_type
+        for float_type in dtypes.FLOATS
+        if float_type == name or name in dtypes.NARROWER[float_type]
+    )
+    for name in dtypes.WIDTHS
+}
+
+
+class Cache(abc.ABC):
+    """Keys and values (rows, heads, tokens, depth), and their scales if they are narrow.
+
+    Attributes
+    ----------
+    k, v : ndarray
+        In the layout of the cache; all of its room, whatever stands in it.
+    k_scale, v_scale : ndarray or None
+        float32 (rows, heads, tokens) in both layouts, for int8 and fp8.
+    layout : {"bhsd", "bshd"}
+    """
+
+    k: Array
+    v: Array
+    k_scale: Array | None
+    v_scale: Array | None
+    layout: Literal["bhsd", "bshd"]
+
+    _directory: Any = None  # path of the files, if changes go to them
+
+    @classmethod
+    def memmap(cls, path: FilePath, *sizes: int | None, **keywords: Any) -> Self:
+        """Make an empty cache whose arrays are files: for contexts larger than memory.
+
+        Parameters
+        ----------
+        path : path
+            A directory, new or empty. `flush` completes its files, ``load(path, "r+")`` goes on
+            with them.
+        *sizes, **keywords
+            As of the class itself.
+        """
+        cache = cls.__new__(cls)
+        cache._directory = path
+        cls.__init__(cache, *sizes, **keywords)
+        cache.flush()
+        return cache
+
+    def _create(self, sizes, value_depth, dtype, layout):
+        """Make arrays of the sizes (rows, kv_heads, tokens, depth), given by name."""
+        dtype = dtypes.named(dtype, tuple(dtypes.WIDTHS))
+        layout = options.choice("layout", layout, options.LAYOUTS)
+        sizes = {name: options.integer(name, size, 1) for name, size in sizes.items()}
+        rows, heads, tokens, depth = sizes.values()
+        if value_depth is not None:
+            value_depth = options.integer("value_depth", value_depth, 1)
+        lead = (rows, tokens, heads) if layout == "bshd" else (rows, heads, tokens)
+        stored = _storage_dtype(dtype)
+        shapes = {"k": ((*lead, depth), stored), "v": ((*lead, value_depth or depth), stored)}
+        if dtype.name in dtypes.NARROW:
+            shapes |= dict.fromkeys(("k_scale", "v_scale"), ((rows, heads, tokens), np.float32))
+        if self._directory is None:
+            arrays = {name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes.items()}
+        else:
+            arrays = files.map_new(self._directory, shapes)
+        self._adopt(arrays, dtype, layout)
+
+    def _adopt(self, arrays, dtype, layout):
+        """Take arrays as the cache's own, without copying them."""
+        self._arrays = {name: arrays[name] for name in ARRAYS if name in arrays}
+        views = {name: np.asarray(array) for name, array in self._arrays.items()}
+        self.k, self.v = views["k"].view(dtype), views["v"].view(dtype)
+        self.k_scale, self.v_scale = views.get("k_scale"), views.get("v_scale")
+        self.layout = layout
+        bshd = layout == "bshd"
+        self._targets = [tensors.logical(self.k, bshd), tensors.logical(self.v, bshd)]
+        if self.k_scale is not None:
+            self._targets += [self.k_scale, self.v_scale]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the stored keys and values."""
+        return self.k.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays, used or not; most systems give memory only to what was written."""
+        return sum(array.nbytes for array in self._arrays.values())
+
+    def _sources(self, k, v, packed=False):
+        """Check tensors that are to be appended; return them as what is to be stored.
+
+        Parameters
+        ----------
+        k, v : ndarray
+            (rows, heads, tokens, depth) in the layout, or (tokens, heads, depth) if `packed`.
+
+        Returns
+        -------
+        list of ndarray
+            In logical order, like `self._targets`; without rows if packed.
+        """
+        if not self.k.flags.writeable:
+            raise ValueError("k: expected a cache that can be written, got one mapped read-only")
+        bshd = packed or self.layout == "bshd"
+        heads = self._targets[0].shape[1]
+        rank = 3 if packed else 4
+        accepted = WIDER[self.dtype.name]
+        given = []
+        for name, tensor, depth in ("k", k, self.k.shape[-1]), ("v", v, self.v.shape[-1]):
+            tensor = options.array(name, tensor)
+            if dtypes.supported(tensor.dtype) not in accepted:
+                raise TypeError(
+                    f"{name}: expected dtype {dtypes.listed(accepted)} for a cache of "
+                    f"{self.dtype.name}, got {dtypes.dtype_name(tensor.dtype)}"
+                )
+            view = tensors.logical(tensor, bshd)
+            if tensor.ndim != rank or view.shape[-3] != heads or view.shape[-1] != depth:
+                axes = f"tokens, {heads}" if bshd else f"{heads}, tokens"
+                axes = axes if packed else f"sequences, {axes}"
+                raise ValueError(
+                    f"{name}: expected shape ({axes}, {depth}), got shape {tensor.shape}"
+                )
+            given.append(view if self.k_scale is not None else view.astype(self.dtype, copy=False))
+        if given[0].shape[:-1] != given[1].shape[:-1]:
+            raise ValueError(f"v: expected tokens like k of shape {k.shape}, got shape {v.shape}")
+        if self.k_scale is None:
+            return given
+        pairs = [
+            quantized(name, tensor, self.dtype, "token", False)
+            for name, tensor in zip("kv", given, strict=True)
+        ]
+        return [stored for stored, _ in pairs] + [scale for _, scale in pairs]
+
+    def _attend_options(self, given, lengths):
+        """Return the options of attend, with what the cache gives itself."""
+        for name in OWN_OPTIONS:
+            if name in given:
+                raise ValueError(f"{name}: expected none, because the cache gives its own")
+        if given.get("kv_lengths") is not None:
+            asked = options.per_batch("kv_lengths", given["kv_lengths"], lengths.shape, 0, MOST)
+            if (asked > lengths).any():
+                b = np.flatnonzero(asked > lengths)[0]
+                raise ValueError(
+                    f"kv_lengths: expected at most the {lengths[b]} tokens of sequence {b}, got "
+                    f"{asked[b]}"
+                )
+            lengths = asked
+        scales = {"k_scale": self.k_scale, "v_scale": self.v_scale}
+        return {**given, **scales, "kv_lengths": lengths}
+
+    @abc.abstractmethod
+    def _bookkeeping(self) -> dict[str, Array]:
+        """Return what there is beside keys and values, as arrays."""
+
+    @abc.abstractmethod
+    def _restore(self, arrays: Mapping[str, Array]) -> None:
+        """Take over what `_bookkeeping` returned."""
+
+    # ---- files -----------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Array]:
+        """Return everything as a dict of arrays, which ``numpy.savez(file, **state)`` can save.
+
+        The arrays of the cache are in it themselves, not copies. Those of a type of `ml_dtypes` are
+        viewed as unsigned integers; "dtype" tells the name.
+        """
+        return self._arrays | self._words() | self._bookkeeping()
+
+    @classmethod
+    def from_state(cls, arrays: Mapping[str, Array]) -> Self:
+        """Make a cache of what `state` returned, and of the same arrays; a loaded file will do."""
+        kind = str(arrays["kind"]) if "kind" in arrays else "something else"
+        if kind != cls.__name__:
+            raise ValueError(f"arrays: expected the state of a {cls.__name__}, got {kind}")
+        cache = cls.__new__(cls)
+        dtype = dtypes.named(str(arrays["dtype"]), tuple(dtypes.WIDTHS))
+        cache._adopt(arrays, dtype, str(arrays["layout"]))
+        cache._restore(arrays)
+        return cache
+
+    def save(self, file: FilePath | BinaryIO) -> None:
+        """Write everything to one file of the kind of numpy.savez, under the name as it is given.
+
+        Data lies at multiples of 64 bytes in it, so that `load` can map it.
+        """
+        files.save_aligned(file, self.state())
+
+    @classmethod
+    def load(
+        cls, file: FilePath | BinaryIO, mmap_mode: Literal["r", "c", "r+"] | None = None
+    ) -> Self:
+        """Read what `save` wrote, or a directory that `memmap` made.
+
+        Parameters
+        ----------
+        file : path, or binary file object without `mmap_mode`
+        mmap_mode : {None, "r", "c", "r+"}
+            None reads into memory. "r" maps keys and values to be read only, "c" with changes that
+            stay in memory, "r+" (directories alone) with changes that go to the files.
+        """
+        cache = cls.from_state(files.load(file, mmap_mode))
+        if mmap_mode == "r+":
+            cache._directory = file
+        return cache
+
+    def flush(self) -> None:
+        """Write a cache that `memmap` made, lengths included, to its files."""
+        if self._directory is None:
+            raise ValueError("flush: expected a cache that is mapped to be written, got another")
+        for array in self._arrays.values():
+            array.flush()
+        files.save_aligned(Path(self._directory, files.STATE), self._words() | self._bookkeeping())
+
+    def _words(self):
+        """Kind, type and layout as arrays."""
+        words = {"kind": type(self).__name__, "dtype": self.dtype.name, "layout": self.layout}
+        return {name: np.array(word) for name, word in words.items()}
+
+
+def _storage_dtype(dtype):
+    """The dtype itself, or unsigned integers for one that NumPy does not know by itself."""
+    return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")

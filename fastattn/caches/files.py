@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+"""Arrays of a cache in files: what numpy.savez writes, but fit to be memory-mapped.
+
+Types of ml_dtypes are stored as unsigned integers of the same width, which every reader of .npy
+files knows; the name of the type is an array beside them.
+"""
+
+import os
+import struct
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+STATE = "state.npz"
+ALIGNMENT = 64
+# A zip file allows fields of any kind before the data; this one holds zeros, as in zipalign.
+PADDING_FIELD = 0xD935
+LOCAL_HEADER, ZIP64_FIELD, FIELD_HEADER = 30, 20, 4
+
+
+def save_aligned(file, arrays):
+    """Write arrays as numpy.savez does, each one's data at a multiple of 64 bytes.
+
+    Parameters
+    ----------
+    file : path or binary file object
+        Named as it is; no ".npz" is added.
+    arrays : dict of str to ndarray
+    """
+    if isinstance(file, str | os.PathLike):
+        with open(file, "wb") as opened:
+            save_aligned(opened, arrays)
+        return
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            member = zipfile.ZipInfo(f"{name}.npy")
+            header = LOCAL_HEADER + len(member.filename) + FIELD_HEADER + ZIP64_FIELD
+            padding = -(file.tell() + header) % ALIGNMENT
+            member.extra = struct.pack("<HH", PADDING_FIELD, padding) + bytes(padding)
+            with archive.open(member, "w", force_zip64=True) as target:
+                np.lib.format.write_array(target, np.asanyarray(array), allow_pickle=False)
+
+
+def load(file, mmap_mode=None):
+    """Return the arrays of a file of `save_aligned` or numpy.savez, or of a directory.
+
+    Parameters
+    ----------
+    file : path, or binary file object without `mmap_mode`
+        A directory holds the arrays that `map_new` made.
+    mmap_mode : {None, "r", "c", "r+"}
+        Read everything, or map it: to be read only, with changes that stay in memory, or with
+        changes that go to the files of a directory.
+    """
+    if mmap_mode not in (None, "r", "c", "r+"):
+        raise ValueError(f"mmap_mode: expected None, 'r', 'c' or 'r+', got {mmap_mode!r}")
+    if isinstance(file, str | os.PathLike) and Path(file).is_dir():
+        arrays = load(Path(file, STATE))
+        for path in sorted(Path(file).glob("*.npy")):
+            arrays[path.stem] = np.load(path, mmap_mode=mmap_mode)
+        return arrays
+    if mmap_mode == "r+":
+        raise ValueError(
+            "mmap_mode: expected 'r' or 'c' for a single file, whose checksums would not hold, got "
+            "'r+' (a directory made by memmap can be written to)"
+        )
+    with np.load(file) as archive:
+        mapped = {} if mmap_mode is None else _mapped(file, mmap_mode)
+        return {name: mapped[name] if name in mapped else archive[name] for name in archive.files}
+
+
+def _mapped(path, mode):
+    """Map the arrays of a .npz file whose data lies as it is in it; empty ones cannot be."""
+    arrays = {}
+    with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            if member.compress_type != zipfile.ZIP_STORED:
+                raise ValueError(f"mmap_mode: expected None for a compressed file, got {mode!r}")
+            file.seek(member.header_offset)
+            name_size, extra_size = struct.unpack("<26xHH", file.read(LOCAL_HEADER))
+            file.seek(name_size + extra_size, os.SEEK_CUR)
+            version = np.lib.format.read_magic(file)
+            read_header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
+            shape, fortran, dtype = read_header(file)
+            if 0 in shape or shape == ():
+                continue
+            if file.tell() % dtype.alignment:
+                raise ValueError(
+                    f"mmap_mode: expected None for a file of numpy.savez, whose data lies at odd "
+                    f"places, got {mode!r} (the cache's own save aligns it)"
+                )
+            order = "F" if fortran else "C"
+            arrays[Path(member.filename).stem] = np.memmap(
+                path, dtype, mode, file.tell(), shape, order
+            )
+    return arrays
+
+
+def map_new(directory, shapes):
+    """Make a directory of new files and return the arrays mapped to them, full of zeros.
+
+    Parameters
+    ----------
+    directory : path
+        Must not exist, or be empty.
+    shapes : dict of str to (tuple of int, dtype)
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    if any(directory.iterdir()):
+        raise FileExistsError(f"path: expected a new or empty directory, got {str(directory)!r}")
+    return {
+        name: np.lib.format.open_memmap(directory / f"{name}.npy", "w+", dtype, shape)
+        for name, (shape, dtype) in shapes.items()
+    }

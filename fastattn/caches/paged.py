@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: MIT
+"""A cache in pages, which sequences take as they grow, share and give back."""
+
+from typing import Any, Literal
+
+import numpy as np
+
+from fastattn import _check_options as options
+from fastattn._check_varlen import check_end, cut_points
+from fastattn.attention import attention, attention_varlen
+from fastattn.caches.base import (
+    MOST,
+    Array,
+    Cache,
+    DType,
+    Indices,
+    Result,
+)
+from fastattn.caches.pool import PagePool, Sequence
+
+
+class PagedKVCache(Cache):
+    """Keys and values of any number of sequences in pages of a common pool.
+
+    A sequence takes a page when its last one is full, so that nothing that is there ever moves, and
+    gives its pages back when it is freed. Forked sequences share pages; the last one is copied when
+    one of them writes to it.
+
+    Parameters
+    ----------
+    pages : int
+        Size of the pool. Memory of pages that were never written is not taken yet on most systems.
+    page_size : int
+        Tokens of a page.
+    kv_heads, depth : int
+    value_depth : int, optional
+        Default: `depth`.
+    dtype : dtype
+        float32, float64, float16, `ml_dtypes.bfloat16`; or int8, float8_e4m3fn, float8_e5m2: then
+        each token is quantized by itself when it comes, as `quantize_kv` does.
+    layout : {"bhsd", "bshd"}
+        Order of axes of `append`, `attend`, and the pages.
+
+    Attributes
+    ----------
+    k, v : ndarray, (pages, Hkv, page, D) and (pages, Hkv, page, Dv)
+        The pool, in layout "bshd" (pages, page, Hkv, ...).
+    k_scale, v_scale : ndarray or None
+        float32 (pages, Hkv, page) if the type is narrow.
+    layout : str
+
+    Notes
+    -----
+    Sequences are named by integers that `new` and `fork` return; none is used twice. Where `ids`
+    are asked for, one integer stands for a batch of one. A cache has no lock: one thread at a time
+    may change it.
+
+    Examples
+    --------
+    >>> import numpy as np, fastattn
+    >>> cache = fastattn.PagedKVCache(pages=8, page_size=2, kv_heads=1, depth=2)
+    >>> first = cache.new()
+    >>> k = v = np.ones((1, 1, 3, 2), dtype=np.float32)
+    >>> cache.append(first, k, v)
+    >>> both = [first, cache.fork(first)]
+    >>> cache.append(both, *np.ones((2, 2, 1, 1, 2), dtype=np.float32))
+    >>> cache.block_table(both)  # the first page is shared, the second was copied
+    array([[0, 2],
+           [0, 1]], dtype=int32)
+    >>> cache.lengths(both), cache.free_pages
+    (array([4, 4]), 5)
+    """
+
+    def __init__(
+        self,
+        pages: int,
+        page_size: int,
+        kv_heads: int,
+        depth: int,
+        value_depth: int | None = None,
+        *,
+        dtype: DType = np.float32,
+        layout: Literal["bhsd", "bshd"] = "bhsd",
+    ) -> None:
+        sizes = {"pages": pages, "kv_heads": kv_heads, "page_size": page_size, "depth": depth}
+        self._create(sizes, value_depth, dtype, layout)
+        self._pool = PagePool(pages, page_size)
+
+    # ---- sequences -------------------------------------------------------------------------------
+
+    @property
+    def page_size(self) -> int:
+        """Tokens of a page."""
+        return self._targets[0].shape[2]
+
+    @property
+    def free_pages(self) -> int:
+        """Number of pages that no sequence has."""
+        return len(self._pool.free)
+
+    @property
+    def ids(self) -> list[int]:
+        """The sequences that there are, oldest first."""
+        return list(self._pool.sequences)
+
+    def new(self) -> int:
+        """Begin an empty sequence and return its name, an integer."""
+        return self._pool.add(Sequence())
+
+    def fork(self, id: int) -> int:
+        """Return the name of a new sequence that begins with the tokens of this one.
+
+        It shares the pages. What is appended to either goes to a copy of the last page, if that is
+        not full, or to a new one.
+        """
+        return self._pool.fork(id)
+
+    def free(self, id: int) -> None:
+        """Forget a sequence; pages that it alone had are free again."""
+        self._pool.remove(id)
+
+    def truncate(self, id: int, length: int) -> None:
+        """Forget all but the first tokens of a sequence, and give back the pages behind them."""
+        self._pool.truncate(id, length)
+
+    def evict(self, id: int, window: int) -> int:
+        """Give back whole pages that no later query sees through a window.
+
+        The next token's query, at position ``length(id)``, sees keys from ``length(id) - window``
+        on; what lies before goes, in whole pages. The positions of the rest stay what they were:
+        `attend` begins at the first key that is left.
+
+        Parameters
+        ----------
+        id : int
+        window : int
+            The left side of `window_size`.
+
+        Returns
+        -------
+        int
+            How many pages the sequence gave back.
+        """
+        return self._pool.evict(id, window)
+
+    def length(self, id: int) -> int:
+        """Tokens of a sequence, those that were evicted included."""
+        return self._pool.one(id).length
+
+    def lengths(self, ids: Indices) -> Array:
+        """Tokens of each of several sequences: int64 (B,)."""
+        return np.array([each.length for each in self._pool.several(ids)], np.int64)
+
+    def starts(self, ids: Indices) -> Array:
+        """First token of each sequence that was not evicted: int64 (B,)."""
+        evicted = [each.evicted for each in self._pool.several(ids)]
+        return np.array(evicted, np.int64) * self.page_size
+
+    def block_table(self, ids: Indices) -> Array:
+        """Pages of several sequences: int32 (B, blocks), 0 where there is none."""
+        sequences = self._pool.several(ids)
+        blocks = max((each.blocks for each in sequences), default=0)
+        table = np.zeros((len(sequences), blocks), np.int32)
+        for row, each in zip(table, sequences, strict=True):
+            row[: each.blocks] = each.table[: each.blocks]
+        return table
+
+    # ---- tokens ----------------------------------------------------------------------------------
+
+    def append(self, ids: Indices, k: Array, v: Array, lengths: Indices | None = None) -> None:
+        """Write tokens behind those of several sequences.
+
+        Parameters
+        ----------
+        ids : int or sequence of int
+            Each sequence once.
+        k, v : ndarray, (B, Hkv, T, D) and (B, Hkv, T, Dv)
+            In the layout and of the type of the cache, or of a wider one, from which they are
+            rounded: float32 for 16-bit caches, float32 or 16-bit for narrow ones.
+        lengths : int or array_like (B,), optional
+            Only the first ``lengths[b]`` of the T tokens count for sequence ``ids[b]``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Of a wrong type or shape, or more tokens than there are free pages for. Nothing is
+            written.
+        """
+        sequences = self._pool.several(ids, once=True)
+        sources = self._sources(k, v)
+        batch, _, tokens, _ = sources[0].shape
+        if batch != len(sequences):
+            raise ValueError(
+                f"k: expected {len(sequences)} sequences like ids, got shape {k.shape}"
+            )
+        counts = [tokens] * batch
+        if lengths is not None:
+            counts = options.per_batch("lengths", lengths, (batch,), 0, tokens).tolist()
+        self._write(sequences, sources, counts, [(b, 0) for b in range(batch)])
+
+    def append_varlen(self, ids: Indices, k: Array, v: Array, cu_seqlens: Indices) -> None:
+        """Write packed tokens behind those of several sequences.
+
+        Parameters
+        ----------
+        ids : int or sequence of int
+            Each sequence once.
+        k, v : ndarray, (tokens, Hkv, D) and (tokens, Hkv, Dv)
+            In this order in both layouts; types as in `append`.
+        cu_seqlens : array_like of int, (B + 1,)
+            Sequence ``ids[b]`` gets the tokens from ``cu_seqlens[b]`` up to ``cu_seqlens[b + 1]``.
+        """
+        sequences = self._pool.several(ids, once=True)
+        sources = [source[None] for source in self._sources(k, v, packed=True)]
+        cuts = cut_points("cu_seqlens", cu_seqlens)
+        if cuts.size != len(sequences) + 1:
+            raise ValueError(
+                f"cu_seqlens: expected shape ({len(sequences) + 1},) for these ids, got shape "
+                f"{cuts.shape}"
+            )
+        check_end("cu_seqlens", cuts, sources[0].shape[2], "the tokens of k")
+        counts = np.diff(cuts).tolist()
+        self._write(sequences, sources, counts, [(0, begin) for begin in cuts[:-1].tolist()])
+
+    def attend(self, ids: Indices, q: Array, **given: Any) -> Result:
+        """`fastattn.attention` of queries over what is cached for several sequences.
+
+        Parameters
+        ----------
+        ids : int or sequence of int
+            May name a sequence more than once.
+        q : ndarray, (B, Hq, Sq, D)
+            In the layout. The queries are those of the last tokens, unless `q_offset` is given.
+        **given
+            Options of `attention`, but for `layout`, `block_table`, `k_scale` and `v_scale`. A mask
+            is over ``block_table(ids).shape[1] * page_size`` keys. `kv_lengths` may leave out the
+            last tokens.
+
+        Returns
+        -------
+        What `attention` returns.
+        """
+        given = self._paged_options(ids, given)
+        return attention(q, self.k, self.v, layout=self.layout, **given)
+
+    def attend_varlen(self, ids: Indices, q: Array, cu_seqlens_q: Indices, **given: Any) -> Result:
+        """`fastattn.attention_varlen` of packed queries over what is cached.
+
+        Parameters
+        ----------
+        ids : int or sequence of int
+        q : ndarray, (tokens, Hq, D)
+            In this order in both layouts.
+        cu_seqlens_q : array_like of int, (B + 1,)
+        **given
+            Options of `attention_varlen`, but for `cu_seqlens_k`, `block_table`, `k_scale` and
+            `v_scale`.
+
+        Returns
+        -------
+        What `attention_varlen` returns.
+        """
+        given = self._paged_options(ids, given)
+        pages = self.k, self.v
+        if self.layout == "bhsd":
+            pages = self.k.swapaxes(1, 2), self.v.swapaxes(1, 2)
+        return attention_varlen(q, *pages, cu_seqlens_q, **given)
+
+    def _paged_options(self, ids, given):
+        """Return the options of attend, with the table and what eviction left."""
+        given = self._attend_options(given, self.lengths(ids))
+        starts = self.starts(ids)
+        if starts.any():
+            asked = given.get("kv_starts")
+            if asked is not None:
+                asked = options.per_batch("kv_starts", asked, starts.shape, 0, MOST)
+                starts = np.maximum(starts, asked)
+            given["kv_starts"] = starts
+        return given | {"block_table": self.block_table(ids)}
+
+    def _write(self, sequences, sources, counts, begins):
+        """Write counts[b] tokens behind sequence b, from (row, token) begins[b] of sources on."""
+        for old, new in self._pool.reserve(sequences, counts):
+            for target in self._targets:
+                target[new] = target[old]
+        places = []  # page, place in it, row of the source, token of it, how many
+        for sequence, count, (row, token) in zip(sequences, counts, begins, strict=True):
+            for page, offset, step in self._pool.extend(sequence, count):
+                places.append((page, offset, row, token, step))
+                token += step
+        if places and all(place[-1] == 1 for place in places):
+            pages, offsets, rows, tokens, _ = np.array(places).T
+            for target, source in zip(self._targets, sources, strict=True):
+                target[pages, :, offsets] = source[rows, :, tokens]
+            return
+        for page, offset, row, token, step in places:
+            for target, source in zip(self._targets, sources, strict=True):
+                target[page, :, offset : offset + step] = source[row, :, token : token + step]
+
+    def _bookkeeping(self):
+        return self._pool.state()
+
+    def _restore(self, arrays):
+        self._pool = PagePool(self.k.shape[0], self.page_size)
+        self._pool.restore(arrays)

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: MIT
+"""KVCache: what is appended is what is attended to, and nothing is written on an error."""
+
+import cases
+import numpy as np
+import pytest
+import stand_in
+from stand_in import OPTIONS
+
+import fastattn
+from fastattn import reference
+from fastattn.caches import dense
+
+LAYOUTS = ["bhsd", "bshd"]
+BATCH, HEADS, DEPTH, VALUE_DEPTH = 3, 2, 8, 5
+
+
+def make(**changes):
+    sizes = {"batch": BATCH, "kv_heads": HEADS, "depth": DEPTH, "value_depth": VALUE_DEPTH}
+    return fastattn.KVCache(**{**sizes, "capacity": 20, **changes})
+
+
+def tokens(rng, count, layout="bhsd", dtype=np.float32):
+    """Keys and values of so many tokens for each sequence."""
+    k, v = (
+        rng.standard_normal((BATCH, HEADS, count, depth)).astype(dtype)
+        for depth in (DEPTH, VALUE_DEPTH)
+    )
+    return [each.swapaxes(1, 2).copy() for each in (k, v)] if layout == "bshd" else [k, v]
+
+
+def logical(tensor, layout):
+    return tensor.swapaxes(1, 2) if layout == "bshd" else tensor
+
+
+def content(cache, b):
+    """Keys and values of one sequence, (heads, length, depth)."""
+    return [logical(each, cache.layout)[b, :, : cache.lengths[b]] for each in (cache.k, cache.v)]
+
+
+# ---- tokens --------------------------------------------------------------------------------------
+
+STEPS = {
+    "at once": [(7, None)],
+    "one by one": [(1, None)] * 5,
+    "prompt, then one by one": [(6, None), (1, None), (1, None)],
+    "ragged prompt": [(6, [6, 0, 3]), (1, None), (1, [1, 0, 1]), (3, None), (2, [0, 2, 1])],
+    "nothing": [(0, None), (4, 0), (2, 2)],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+def test_append(steps, layout, rng):
+    cache = make(layout=layout)
+    expected = [[np.zeros((HEADS, 0, d)) for d in (DEPTH, VALUE_DEPTH)] for _ in range(BATCH)]
+    for count, lengths in steps:
+        given = tokens(rng, count, layout)
+        cache.append(*given, lengths=lengths)
+        counts = np.broadcast_to(count if lengths is None else lengths, BATCH)
+        for b in range(BATCH):
+            for which in range(2):
+                new = logical(given[which], layout)[b, :, : counts[b]]
+                expected[b][which] = np.concatenate([expected[b][which], new], axis=1)
+        for b in range(BATCH):
+            for got, want in zip(content(cache, b), expected[b], strict=True):
+                np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    "of_cache, given",
+    [
+        ("float64", "float64"), ("float16", "float16"), ("float16", "float32"),
+        ("bfloat16", "bfloat16"), ("bfloat16", "float32"),
+    ],
+)  # fmt: skip
+def test_types(of_cache, given, rng):
+    of_cache, given = cases.dtype_of(of_cache), cases.dtype_of(given)
+    cache = make(dtype=of_cache)
+    k, v = tokens(rng, 4, dtype=given)
+    cache.append(k, v)
+    assert cache.dtype == cache.k.dtype == cache.v.dtype == of_cache and cache.k_scale is None
+    np.testing.assert_array_equal(cache.k[:, :, :4], k.astype(of_cache))
+    np.testing.assert_array_equal(cache.v[:, :, :4], v.astype(of_cache))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("given", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["int8", "float8_e4m3fn", "float8_e5m2"])
+def test_narrow_types(dtype, given, layout, rng):
+    """Each token is quantized as quantize_kv does, whenever it comes."""
+    dtype, given = cases.dtype_of(dtype), cases.dtype_of(given)
+    cache = make(dtype=dtype, layout=layout)
+    parts = [tokens(rng, count, layout, given) for count in (3, 1, 2)]
+    for part in parts:
+        cache.append(*part)
+    axis = 1 if layout == "bshd" else 2
+    k, v = (np.concatenate(each, axis=axis) for each in zip(*parts, strict=True))
+    k8, v8, k_scale, v_scale = fastattn.quantize_kv(k, v, dtype, layout=layout)
+    for got, want in (cache.k, k8), (cache.v, v8):
+        np.testing.assert_array_equal(logical(got, layout)[:, :, :6], logical(want, layout))
+    for got, want in (cache.k_scale, k_scale), (cache.v_scale, v_scale):
+        assert got.shape == (BATCH, HEADS, 20) and got.dtype == np.float32
+        np.testing.assert_array_equal(got[:, :, :6], want)
+
+
+def test_names_of_types():
+    assert make(dtype="float16").dtype == np.float16
+    assert make(dtype="bfloat16").dtype == cases.dtype_of("bfloat16")
+    assert make(dtype="float8_e5m2").dtype == cases.dtype_of("float8_e5m2")
+
+
+def test_sizes():
+    cache = make()
+    assert cache.k.shape == (3, 2, 20, 8) and cache.v.shape == (3, 2, 20, 5)
+    assert make(layout="bshd").v.shape == (3, 20, 2, 5)
+    assert make(value_depth=None).v.shape == cache.k.shape
+    assert cache.capacity == 20 and cache.nbytes == 3 * 2 * 20 * 13 * 4
+    assert make(dtype=np.int8).nbytes == 3 * 2 * 20 * (13 + 2 * 4)
+    assert cache.lengths.dtype == np.int64 and cache.lengths.tolist() == [0, 0, 0]
+
+
+def test_lengths_are_a_copy(rng):
+    cache = make()
+    cache.lengths[:] = 5
+    assert cache.lengths.tolist() == [0, 0, 0]
+
+
+def test_truncate_and_reset(rng):
+    cache = make()
+    cache.append(*tokens(rng, 6), lengths=[6, 2, 4])
+    cache.truncate([3, 2, 0])
+    assert cache.lengths.tolist() == [3, 2, 0]
+    k, v = tokens(rng, 2)
+    cache.append(k, v)
+    np.testing.assert_array_equal(cache.k[2, :, :2], k[2])
+    np.testing.assert_array_equal(cache.v[0, :, 3:5], v[0])
+    cache.truncate(1)
+    assert cache.lengths.tolist() == [1, 1, 1]
+    cache.reset()
+    assert cache.lengths.tolist() == [0, 0, 0]
+    cache.append(*tokens(rng, 20))
+
+
+# ---- attention -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("options", [*OPTIONS.values(), "mask"], ids=[*OPTIONS, "mask"])
+def test_attend(options, layout, rng):
+    if options == "mask":  # over all the capacity
+        options = {"attn_mask": rng.random((3, 1, 2, 20)) < 0.7}
+    cache = make(layout=layout)
+    cache.append(*tokens(rng, 9, layout), lengths=[9, 2, 5])
+    q = rng.standard_normal((BATCH, 4, 2, DEPTH)).astype(np.float32)
+    found, lse = cache.attend(logical(q, layout), return_lse=True, **options)
+    expected = {"kv_lengths": cache.lengths, **options}
+    cases.check(
+        (logical(found, layout), lse), q, logical(cache.k, layout), logical(cache.v, layout),
+        **expected,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "float8_e4m3fn"])
+def test_decoding_is_the_last_row_of_the_whole(dtype, rng, monkeypatch):
+    """A prompt, then token by token: what causal attention gives for all at once."""
+    if dtype != "float32":
+        stand_in.unless_core_can(monkeypatch, dense, "float16 K and V", "int8", "scales")
+    cache = make(dtype=cases.dtype_of(dtype))
+    k, v = tokens(rng, 12)
+    q = rng.standard_normal((BATCH, 4, 12, DEPTH)).astype(np.float32)
+    rows = []
+    for begin, end in [(0, 7), *((i, i + 1) for i in range(7, 12))]:
+        cache.append(k[:, :, begin:end], v[:, :, begin:end])
+        rows.append(cache.attend(q[:, :, begin:end], causal=True))
+    held = {"k_scale": cache.k_scale, "v_scale": cache.v_scale}
+    expected = reference.attention(q, cache.k, cache.v, kv_lengths=12, causal=True, **held)
+    found = np.concatenate(rows, axis=2)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * stand_in.largest(v))
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+NEW_ERRORS = {
+    "batch": ({"batch": 0}, ValueError, "batch: expected an integer not below 1, got 0"),
+    "heads": ({"kv_heads": 1.5}, TypeError, "kv_heads: expected an integer, got float"),
+    "depth": ({"depth": -1}, ValueError, "depth: expected an integer not below 1, got -1"),
+    "value_depth": ({"value_depth": 0}, ValueError,
+                    "value_depth: expected an integer not below 1, got 0"),
+    "capacity": ({"capacity": 0}, ValueError, "capacity: expected an integer not below 1, got 0"),
+    "dtype": ({"dtype": np.int32}, TypeError, "dtype: expected float32, float64, float16, bfloat16,"
+              " int8, float8_e4m3fn or float8_e5m2, got int32"),
+    "bytes": ({"dtype": ">f4"}, TypeError, "dtype: expected float32, float64, float16, bfloat16,"),
+    "layout": ({"layout": "hbsd"}, ValueError, "layout: expected one of 'bhsd', 'bshd', got 'hb"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("changes, exception, message", NEW_ERRORS.values(), ids=NEW_ERRORS)
+def test_new_errors(changes, exception, message):
+    with pytest.raises(exception) as caught:
+        make(**changes)
+    assert str(caught.value).startswith(message)
+
+
+K, V = np.ones((3, 2, 4, 8), np.float32), np.ones((3, 2, 4, 5), np.float32)
+APPEND_ERRORS = {
+    "list": ({"k": [1.0]}, TypeError, "k: expected a numpy.ndarray, got list"),
+    "dtype": ({"v": V.astype(np.float64)}, TypeError,
+              "v: expected dtype float32 for a cache of float32, got float64"),
+    "narrower": ({"k": K.astype(np.float16)}, TypeError,
+                 "k: expected dtype float32 for a cache of float32, got float16"),
+    "rank": ({"k": K[0]}, ValueError,
+             "k: expected shape (sequences, 2, tokens, 8), got shape (2, 4, 8)"),
+    "heads": ({"k": K[:, :1]}, ValueError,
+              "k: expected shape (sequences, 2, tokens, 8), got shape (3, 1, 4, 8)"),
+    "depth": ({"v": K}, ValueError,
+              "v: expected shape (sequences, 2, tokens, 5), got shape (3, 2, 4, 8)"),
+    "batch": ({"k": K[:2], "v": V[:2]}, ValueError, "k: expected 3 sequences, got shape (2, 2, 4"),
+    "tokens": ({"v": V[:, :, 1:]}, ValueError,
+               "v: expected tokens like k of shape (3, 2, 4, 8), got shape (3, 2, 3, 5)"),
+    "lengths": ({"lengths": [5, 0, 0]}, ValueError, "lengths: expected values from 0 to 4, got 5"),
+    "lengths shape": ({"lengths": [1, 2]}, ValueError,
+                      "lengths: expected an integer or shape (3,), got shape (2,)"),
+    "full": ({}, ValueError, "k: expected at most 2 tokens more for sequence 1, which has 18 of 20,"
+             " got 4"),
+    "full for one": ({"lengths": [0, 2, 4]}, ValueError,
+                     "k: expected at most 3 tokens more for sequence 2, which has 17 of 20, got 4"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("changes, exception, message", APPEND_ERRORS.values(), ids=APPEND_ERRORS)
+def test_append_errors(changes, exception, message, rng):
+    cache = make()
+    cache.append(*tokens(rng, 18), lengths=[5, 18, 17])
+    before = cache.k.copy(), cache.v.copy(), cache.lengths
+    with pytest.raises(exception) as caught:
+        cache.append(**{"k": K, "v": V, **changes})
+    assert str(caught.value).startswith(message)
+    for got, want in zip((cache.k, cache.v, cache.lengths), before, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_errors_of_narrow_caches():
+    cache = make(dtype=np.int8)
+    with pytest.raises(
+        TypeError, match="k: expected dtype float32, float16 or bfloat16 for a cach"
+    ):
+        cache.append(K.astype(np.int8), V.astype(np.int8))
+    with pytest.raises(ValueError, match="v: expected finite values, got NaN or infinity"):
+        cache.append(K, V * np.nan)
+    assert not cache.k.any() and not cache.k_scale.any() and not cache.lengths.any()
+
+
+@pytest.mark.parametrize("name", ["block_table", "layout", "k_scale", "v_scale"])
+def test_options_that_the_cache_gives(name):
+    with pytest.raises(ValueError, match=f"{name}: expected none, because the cache gives its own"):
+        make().attend(np.ones((3, 4, 1, 8), np.float32), **{name: "bhsd"})
+
+
+def test_lengths_that_are_not_there(rng):
+    cache = make()
+    cache.append(*tokens(rng, 5), lengths=[5, 2, 5])
+    message = "kv_lengths: expected at most the 2 tokens of sequence 1, got 3"
+    with pytest.raises(ValueError, match=message):
+        cache.attend(np.ones((3, 4, 1, 8), np.float32), kv_lengths=3)
+    with pytest.raises(ValueError, match=message[3:]):
+        cache.truncate([4, 3, 0])
+    with pytest.raises(ValueError, match="lengths: expected values from 0 to 20, got -1"):
+        cache.truncate(-1)
+    assert cache.lengths.tolist() == [5, 2, 5]

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: MIT
+"""Caches in files: saved and loaded, memory-mapped, and readable by NumPy alone."""
+
+import io
+import zipfile
+
+import cases
+import numpy as np
+import pytest
+
+import fastattn
+from fastattn.caches import files
+
+DTYPES = ["float32", "float64", "float16", "bfloat16", "int8", "float8_e4m3fn"]
+KINDS = ["dense", "paged"]
+LAYOUTS = ["bhsd", "bshd"]
+
+
+def given(rng, cache, batch, count):
+    shape = (batch, count, 2) if cache.layout == "bshd" else (batch, 2, count)
+    dtype = np.float64 if cache.dtype == np.float64 else np.float32
+    return [rng.standard_normal((*shape, depth)).astype(dtype) for depth in (8, 5)]
+
+
+def filled(rng, kind, path=None, **options):
+    """A cache with tokens of three sequences; the paged one with shared and evicted pages."""
+    make = fastattn.KVCache if kind == "dense" else fastattn.PagedKVCache
+    make = make if path is None else make.memmap
+    first = () if path is None else (path,)
+    if kind == "dense":
+        cache = make(*first, 3, 2, 8, 5, capacity=11, **options)
+        cache.append(*given(rng, cache, 3, 6), lengths=[6, 0, 3])
+        return cache
+    cache = make(*first, 9, 4, 2, 8, 5, **options)
+    ids = [cache.new() for _ in range(3)]
+    cache.append(ids, *given(rng, cache, 3, 9), lengths=[9, 0, 3])
+    cache.fork(ids[0])
+    cache.evict(ids[0], 2)
+    cache.free(ids[1])
+    return cache
+
+
+def same(found, expected):
+    """Two caches of equal content, which stay equal when the same is appended to both."""
+    assert type(found) is type(expected) and found.layout == expected.layout
+    assert found.dtype == expected.dtype and found.k.dtype == expected.v.dtype
+    states = found.state(), expected.state()
+    assert states[0].keys() == states[1].keys()
+    for name, array in states[1].items():
+        np.testing.assert_array_equal(states[0][name], array)
+        assert states[0][name].dtype == array.dtype
+
+
+def grow(rng, cache, other=None):
+    """Append the same to one cache or two, to copy-on-write pages too."""
+    both = [cache] if other is None else [cache, other]
+    if isinstance(cache, fastattn.KVCache):
+        tokens = given(rng, cache, 3, 2)
+        for each in both:
+            each.append(*tokens, lengths=[2, 1, 0])
+        return
+    tokens = given(rng, cache, len(cache.ids), 2)
+    new = [each.new() for each in both]
+    assert len(set(new)) == 1
+    for each in both:
+        each.append(each.ids[:-1], *tokens)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_save_and_load(kind, dtype, layout, rng, tmp_path):
+    cache = filled(rng, kind, dtype=cases.dtype_of(dtype), layout=layout)
+    path = tmp_path / "cache"  # not renamed to cache.npz
+    cache.save(path)
+    found = type(cache).load(path)
+    same(found, cache)
+    grow(rng, found, cache)
+    if kind == "dense":
+        same(found, cache)
+    else:
+        for name in cache.ids:
+            assert found.length(name) == cache.length(name)
+        assert found.free_pages == cache.free_pages
+
+
+def test_what_is_attended_to_comes_back(rng, tmp_path):
+    cache = filled(rng, "dense")
+    cache.save(str(tmp_path / "cache.npz"))
+    q = rng.standard_normal((3, 4, 1, 8)).astype(np.float32)
+    for mode in None, "r", "c":
+        found = fastattn.KVCache.load(str(tmp_path / "cache.npz"), mode)
+        np.testing.assert_array_equal(found.attend(q), cache.attend(q))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numpy_reads_and_writes_it(kind, rng, tmp_path):
+    cache = filled(rng, kind, dtype=np.float16)
+    cache.save(tmp_path / "ours.npz")
+    with np.load(tmp_path / "ours.npz") as archive:
+        np.testing.assert_array_equal(archive["k"], cache.k)
+        assert str(archive["dtype"]) == "float16" and str(archive["kind"]) == type(cache).__name__
+    np.savez(tmp_path / "theirs.npz", **cache.state())
+    np.savez_compressed(tmp_path / "small.npz", **cache.state())
+    for name in "theirs.npz", "small.npz":
+        same(type(cache).load(tmp_path / name), cache)
+        with np.load(tmp_path / name) as archive:
+            same(type(cache).from_state(archive), cache)
+
+
+def test_file_objects(rng):
+    cache, file = filled(rng, "paged"), io.BytesIO()
+    cache.save(file)
+    file.seek(0)
+    same(fastattn.PagedKVCache.load(file), cache)
+
+
+def test_state_holds_the_arrays_themselves(rng):
+    cache = filled(rng, "dense", dtype=np.int8)
+    again = fastattn.KVCache.from_state(cache.state())
+    for name in "k", "v", "k_scale", "v_scale":
+        assert np.shares_memory(getattr(again, name), getattr(cache, name))
+    again.append(*given(rng, again, 3, 1))
+    assert cache.lengths.tolist() == [6, 0, 3]
+
+
+# ---- memory maps ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "int8"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_map_of_a_file(kind, dtype, rng, tmp_path):
+    cache = filled(rng, kind, dtype=cases.dtype_of(dtype))
+    path = tmp_path / "cache.npz"
+    cache.save(path)
+    with open(path, "rb") as file:
+        before = file.read()
+    found = type(cache).load(path, mmap_mode="r")
+    same(found, cache)
+    for name in "k", "v":
+        array = getattr(found, name)
+        assert type(array) is np.ndarray and not array.flags.writeable and array.flags.aligned
+        mapped = found.state()[name]
+        assert isinstance(mapped, np.memmap) and mapped.offset % 64 == 0
+        assert np.shares_memory(mapped, array)
+    first = () if kind == "dense" else (found.ids[0],)
+    batch = 3 if kind == "dense" else 1
+    with pytest.raises(ValueError, match="k: expected a cache that can be written, got one mapped"):
+        found.append(*first, *given(rng, found, batch, 1))
+    grow(rng, type(cache).load(path, mmap_mode="c"), cache)  # changes stay in memory
+    with open(path, "rb") as file:
+        assert file.read() == before
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_map_of_a_directory(kind, dtype, rng, tmp_path):
+    path = tmp_path / "deep" / "cache"
+    cache = filled(rng, kind, path, dtype=cases.dtype_of(dtype), layout="bshd")
+    empty = type(cache).load(path)
+    assert not np.any(empty.state()["lengths"])  # as long as it was not flushed
+    cache.flush()
+    same(type(cache).load(path), cache)
+    same(type(cache).load(path, mmap_mode="r"), cache)
+    writing = type(cache).load(path, mmap_mode="r+")
+    same(writing, cache)
+    grow(rng, writing)
+    writing.flush()
+    same(type(cache).load(path, mmap_mode="r"), writing)
+    before = writing.k.copy()
+    grow(rng, type(cache).load(path, mmap_mode="c"))
+    np.testing.assert_array_equal(writing.k, before)
+
+
+def test_large_map_takes_no_memory(tmp_path):
+    """A context of a million keys is made without writing it."""
+    cache = fastattn.KVCache.memmap(tmp_path / "big", 1, 1, 64, capacity=2**20)
+    k = np.ones((1, 1, 3, 64), np.float32)
+    cache.append(k, k)
+    assert cache.nbytes == 2 * 2**20 * 64 * 4
+    cache.flush()
+    used = sum(file.stat().st_blocks for file in (tmp_path / "big").iterdir()) * 512
+    assert used < 2**20
+    np.testing.assert_array_equal(cache.attend(k[:, :, :1]), k[:, :, :1])
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+def test_wrong_kind(rng, tmp_path):
+    filled(rng, "dense").save(tmp_path / "cache")
+    with pytest.raises(
+        ValueError, match="arrays: expected the state of a PagedKVCache, got KVCache"
+    ):
+        fastattn.PagedKVCache.load(tmp_path / "cache")
+    np.savez(tmp_path / "other.npz", k=np.ones(3))
+    with pytest.raises(ValueError, match="expected the state of a KVCache, got something else"):
+        fastattn.KVCache.load(tmp_path / "other.npz")
+
+
+def test_wrong_modes(rng, tmp_path):
+    cache = filled(rng, "dense")
+    cache.save(tmp_path / "cache")
+    with pytest.raises(ValueError, match="mmap_mode: expected None, 'r', 'c' or 'r\\+', got 'w'"):
+        fastattn.KVCache.load(tmp_path / "cache", "w")
+    with pytest.raises(ValueError, match="mmap_mode: expected 'r' or 'c' for a single file"):
+        fastattn.KVCache.load(tmp_path / "cache", "r+")
+    np.savez_compressed(tmp_path / "small.npz", **cache.state())
+    with pytest.raises(ValueError, match="mmap_mode: expected None for a compressed file, got 'r'"):
+        fastattn.KVCache.load(tmp_path / "small.npz", "r")
+
+
+def test_data_at_odd_places(tmp_path):
+    with zipfile.ZipFile(tmp_path / "odd.npz", "w") as archive, archive.open("k.npy", "w") as file:
+        np.lib.format.write_array(file, np.ones(3))
+    with open(tmp_path / "odd.npz", "rb") as file:
+        assert file.read().index(np.ones(1).tobytes()) % 8
+    with pytest.raises(ValueError, match=r"mmap_mode: expected None for a file of numpy\.savez"):
+        files.load(tmp_path / "odd.npz", "r")
+
+
+@pytest.mark.parametrize("changes", [{"tables": np.array([0, 1, 99, 3, 0, 1])}, {"evicted": []}])
+def test_state_that_does_not_fit(changes, rng):
+    state = filled(rng, "paged").state()
+    name, array = next(iter(changes.items()))
+    state[name] = np.resize(np.array(array, np.int64), state[name].size if len(array) else 0)
+    with pytest.raises(ValueError, match="arrays: expected tables of pages that are there"):
+        fastattn.PagedKVCache.from_state(state)
+
+
+def test_directory_that_is_in_use(rng, tmp_path):
+    filled(rng, "dense", tmp_path / "cache")
+    with pytest.raises(FileExistsError, match="path: expected a new or empty directory, got "):
+        filled(rng, "paged", tmp_path / "cache")
+
+
+def test_flush_needs_files(rng, tmp_path):
+    cache = filled(rng, "dense", tmp_path / "cache")
+    for each in filled(rng, "dense"), fastattn.KVCache.load(tmp_path / "cache", "c"):
+        with pytest.raises(
+            ValueError, match="flush: expected a cache that is mapped to be written"
+        ):
+            each.flush()
+    cache.flush()

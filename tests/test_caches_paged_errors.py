@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT
+"""PagedKVCache refuses what it cannot do, and is afterwards what it was before."""
+
+import numpy as np
+import pytest
+
+import fastattn
+
+K, V = np.ones((2, 2, 3, 8), np.float32), np.ones((2, 2, 3, 5), np.float32)
+PACK = {"k": np.ones((6, 2, 8), np.float32), "v": np.ones((6, 2, 5), np.float32)}
+APPEND_ERRORS = {
+    "unknown": ({"ids": [0, 7]}, ValueError, "ids: expected sequences of this cache, got 7"),
+    "freed": ({"ids": [2, 0]}, ValueError, "ids: expected sequences of this cache, got 2"),
+    "twice": ({"ids": [1, 1]}, ValueError, "ids: expected each sequence once, got 1 again"),
+    "word": ({"ids": "0"}, TypeError, "ids: expected an integer or integers, got str"),
+    "float": ({"ids": [0.0, 1.0]}, TypeError, "ids: expected integers, got dtype float64"),
+    "count": ({"ids": [0]}, ValueError, "k: expected 1 sequences like ids, got shape (2, 2, 3, 8)"),
+    "dtype": ({"k": K.astype(np.float64)}, TypeError, "k: expected dtype float32 for a cache of "),
+    "shape": ({"k": K[:, 0]}, ValueError, "k: expected shape (sequences, 2, tokens, 8), got shape"),
+    "lengths": ({"lengths": 4}, ValueError, "lengths: expected values from 0 to 3, got 4"),
+    "full": ({}, ValueError, "k: expected tokens that fit into the free pages, 1, got tokens that "
+             "need 3 (free or evict sequences)"),
+    "full by copies": ({"ids": [1, 3], "lengths": 1}, ValueError,
+                       "k: expected tokens that fit into the free pages, 1, got tokens that n"),
+}  # fmt: skip
+VARLEN_ERRORS = {
+    "rank": ({"k": K}, ValueError, "k: expected shape (tokens, 2, 8), got shape (2, 2, 3, 8)"),
+    "cuts": ({"cu_seqlens": [0, 6]}, ValueError,
+             "cu_seqlens: expected shape (3,) for these ids, got shape (2,)"),
+    "fall": ({"cu_seqlens": [0, 7, 6]}, ValueError, "cu_seqlens: expected values that do not fall"),
+    "end": ({"cu_seqlens": [0, 1, 5]}, ValueError,
+            "cu_seqlens: expected 6 at last, the tokens of k, got 5"),
+    "full": ({"cu_seqlens": [0, 6, 6]}, ValueError, "k: expected tokens that fit into the fr"),
+    "none": ({"ids": None}, TypeError, "ids: expected an integer or integers, got NoneType"),
+}  # fmt: skip
+
+
+def crowded():
+    """Sequences 0, 1, 3 and 4 (2 was freed) in 6 pages of 4; 1, 3 and 4 share their last page."""
+    cache = fastattn.PagedKVCache(6, 4, 2, 8, 5)
+    ids = [cache.new() for _ in range(3)]
+    cache.append(ids, np.ones((3, 2, 7, 8), np.float32), np.ones((3, 2, 7, 5), np.float32))
+    cache.free(2)
+    assert [cache.fork(1), cache.fork(1)] == [3, 4]
+    blocker = cache.new()
+    cache.append(blocker, K[:1], V[:1])
+    assert cache.free_pages == 1
+    return cache
+
+
+@pytest.mark.parametrize(
+    "method, changes, exception, message",
+    [
+        *(pytest.param("append", *case, id=name) for name, case in APPEND_ERRORS.items()),
+        *(pytest.param("append_varlen", *case, id=f"v {n}") for n, case in VARLEN_ERRORS.items()),
+    ],
+)
+def test_append_errors(method, changes, exception, message):
+    cache = crowded()
+    before = {name: np.array(array) for name, array in cache.state().items()}
+    valid = {"k": K, "v": V} if method == "append" else {**PACK, "cu_seqlens": [0, 3, 6]}
+    with pytest.raises(exception) as caught:
+        getattr(cache, method)(**{"ids": [0, 1], **valid, **changes})
+    assert str(caught.value).startswith(message)
+    assert cache.free_pages == 1
+    for name, array in cache.state().items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def test_the_last_owner_needs_no_copy():
+    """Three share a page: two copies, and the pages of two are enough."""
+    cache = crowded()
+    cache.free(0)
+    cache.append([1, 3, 4], np.ones((3, 2, 1, 8), np.float32), np.ones((3, 2, 1, 5), np.float32))
+    assert cache.free_pages == 1
+
+
+METHODS = {
+    "fork": (("fork", 9), ValueError, "id: expected a sequence of this cache, got 9"),
+    "fork list": (("fork", [0]), TypeError, "id: expected an integer, got list"),
+    "free": (("free", -1), ValueError, "id: expected an integer not below 0, got -1"),
+    "length": (("length", True), TypeError, "id: expected an integer, got bool"),
+    "lengths": (("lengths", [5, 9]), ValueError, "ids: expected sequences of this cache, got 9"),
+    "evict": (("evict", 0, -1), ValueError, "window: expected an integer not below 0, got -1"),
+    "truncate": (("truncate", 0, 8), ValueError, "length: expected values from 0 to 7, got 8"),
+    "attend": (("attend", [0, 9], K), ValueError, "ids: expected sequences of this cache, got 9"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call, exception, message", METHODS.values(), ids=METHODS)
+def test_method_errors(call, exception, message):
+    cache = crowded()
+    with pytest.raises(exception) as caught:
+        getattr(cache, call[0])(*call[1:])
+    assert str(caught.value).startswith(message)
+
+
+def test_truncate_before_what_was_evicted():
+    cache = fastattn.PagedKVCache(12, 4, 2, 8)
+    name = cache.new()
+    cache.append(name, *np.ones((2, 1, 2, 10, 8), np.float32))
+    cache.evict(name, 1)
+    with pytest.raises(ValueError, match="length: expected values from 8 to 10, got 7"):
+        cache.truncate(name, 7)
+    cache.truncate(name, 8)
+    assert cache.length(name) == 8 and cache.free_pages == 12
+
+
+@pytest.mark.parametrize("method", ["attend", "attend_varlen"])
+@pytest.mark.parametrize("option", ["block_table", "k_scale", "v_scale", "layout", "cu_seqlens_k"])
+def test_options_that_the_cache_gives(method, option):
+    cache = crowded()
+    cuts = [[0, 1]] if method == "attend_varlen" else []
+    with pytest.raises(ValueError, match=f"{option}: expected none, because the cache gives its"):
+        getattr(cache, method)(0, np.ones((1, 4, 8), np.float32), *cuts, **{option: 1})
+
+
+def test_lengths_that_are_not_there():
+    with pytest.raises(ValueError, match="kv_lengths: expected at most the 7 tokens of sequence 1"):
+        crowded().attend([5, 1], np.ones((2, 4, 1, 8), np.float32), kv_lengths=[3, 8])
+
+
+@pytest.mark.parametrize("name", ["pages", "page_size", "kv_heads", "depth"])
+def test_new_errors(name):
+    sizes = {"pages": 2, "page_size": 4, "kv_heads": 1, "depth": 8, name: 0}
+    with pytest.raises(ValueError, match=f"{name}: expected an integer not below 1, got 0"):
+        fastattn.PagedKVCache(**sizes)
