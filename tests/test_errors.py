@@ -310,6 +310,7 @@ def test_every_raise_has_a_case():
             attempt(_check.merge_problem, *positional)
         for changes, _, _ in SDPA_CASES.values():
             attempt(_check.sdpa_arguments, **{"query": Q, "key": K, "value": V, **changes})
+        attempt(_check_dtypes.named, "float9", ("float32",))
     finally:
         sys.settrace(before)
     missed = {path: sorted(raises_in(modules[path]) - reached[path]) for path in modules}
