@@ -7,6 +7,16 @@
  * returned. The meaning of every option is that of fastattn.attention in Python. Start from
  * `fa_args args = {.size = sizeof args, .left = -1, .right = -1}`: what is 0 is not used.
  * A batch is one index over all leading axes, or a packed sequence.
+ *
+ *     fa_args args = {.size = sizeof args, .left = -1, .right = -1, .scale = 0.125};
+ *     args.q_heads = 8, args.kv_heads = 2, args.queries = 1, args.keys = 4096;
+ *     args.depth = args.value_depth = 64;
+ *     args.q = (fa_tensor){.data = q, .head = 64 * 4, .row = 8 * 64 * 4, .column = 4};
+ *     ... k, v and out likewise, strides in bytes ...
+ *     if (fa_attention(&args) != FA_OK) ...
+ *
+ * fa_args only ever grows at its end, and `size` says which version a program was compiled with;
+ * fa_tensor stays as it is.
  */
 #ifndef FASTATTN_H
 #define FASTATTN_H

@@ -1,20 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "plan.h"
 
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "dispatch.h"
-#include "parallel.h"
 #include "worker.h"
-
-enum {
-    /* Packed queries and outputs of a task stay in the second-level cache. */
-    TASK_BYTES = 256 * 1024,
-    /* Enough tasks per thread that the last one to finish is not long alone. */
-    TASKS_PER_THREAD = 16,
-};
-/* Below this many multiplications another thread costs more than it brings. */
-static const double SERIAL_WORK = 1e5;
 
 int64_t fa_line(int64_t bytes) { return (bytes + FA_LINE - 1) / FA_LINE * FA_LINE; }
 
@@ -133,7 +125,7 @@ static int valid_sequences(const fa_plan *plan)
 
 static int valid(const fa_args *args, int weights)
 {
-    if (args->size != sizeof(fa_args) || !valid_types(args)) return 0;
+    if (!valid_types(args)) return 0;
     if (args->lead_rank < 0 || args->lead_rank > FA_MAX_LEAD) return 0;
     if (args->kv_heads < 1 || args->q_heads % args->kv_heads) return 0;
     if (args->queries < 0 || args->keys < 0 || args->depth < 1 || args->value_depth < 1) return 0;
@@ -143,144 +135,6 @@ static int valid(const fa_args *args, int weights)
     return args->left >= -1 && args->right >= -1 && args->softcap >= 0;
 }
 
-/* ---- tasks ---- */
-
-static int64_t parts_of(const fa_plan *plan, const fa_sequence *sequence)
-{
-    return (sequence->tiling.tiles + plan->tiles - 1) / plan->tiles * plan->args->kv_heads;
-}
-
-static double cost_of(const fa_sequence *sequence, int64_t tiles)
-{
-    return (double)(sequence->positions.end - sequence->positions.begin + 16) * (double)tiles;
-}
-
-/* How many threads, how many tiles a task, and whether the keys of a part are split: when the
- * longest task would be long against a thread's share of all. */
-static void plan_tasks(fa_plan *plan)
-{
-    const fa_args *args = plan->args;
-    const fa_kernels *kernels = plan->kernels;
-    const int64_t tile_bytes = (int64_t)kernels->max_vectors * kernels->lanes *
-                               (args->depth + 2 * plan->value_depth) * kernels->real_size;
-    double work = 0, cost = 0, longest = 0;
-    int64_t tiles = 0, most_tiles = 0;
-    for (int64_t n = 0; n < plan->sequences; ++n) {
-        const fa_sequence sequence = fa_plan_sequence(plan, n);
-        work += (double)sequence.tiling.rows * cost_of(&sequence, args->kv_heads);
-        tiles += sequence.tiling.tiles * args->kv_heads;
-        if (sequence.tiling.tiles > most_tiles) most_tiles = sequence.tiling.tiles;
-    }
-    work *= (double)(args->depth + args->value_depth);
-    plan->threads = work < SERIAL_WORK ? 1 : fa_threads_for(args->threads);
-
-    tiles /= (int64_t)plan->threads * TASKS_PER_THREAD;
-    if (plan->threads == 1 || tiles > FA_MAX_TILES) tiles = FA_MAX_TILES;
-    if (tiles > most_tiles) tiles = most_tiles;
-    if (tiles > TASK_BYTES / tile_bytes) tiles = TASK_BYTES / tile_bytes;
-    if (tiles < 1) tiles = 1;
-    const int64_t parts = (most_tiles + tiles - 1) / tiles; /* as even as can be */
-    plan->tiles = parts ? (int)((most_tiles + parts - 1) / parts) : 1;
-
-    int64_t chunks = 1;
-    for (int64_t n = 0; n < plan->sequences; ++n) {
-        const fa_sequence sequence = fa_plan_sequence(plan, n);
-        const int64_t own = sequence.tiling.tiles;
-        const double part = cost_of(&sequence, own < plan->tiles ? own : plan->tiles);
-        cost += cost_of(&sequence, own * args->kv_heads);
-        if (part > longest) longest = part;
-        if (sequence.chunks > chunks) chunks = sequence.chunks;
-    }
-    const double share = cost / (plan->threads * (TASKS_PER_THREAD / 2.0));
-    plan->split = plan->threads > 1 && chunks > 1 && longest > share && !plan->weights;
-}
-
-static int longest_first(const void *a, const void *b)
-{
-    const fa_entry *x = a, *y = b;
-    /* first_task holds the length while sorting; equals stay in order. */
-    if (x->first_task != y->first_task) return x->first_task < y->first_task ? 1 : -1;
-    return x->sequence < y->sequence ? -1 : 1;
-}
-
-static void fill_entries(fa_plan *plan)
-{
-    const fa_args *args = plan->args;
-    int64_t task = 0, part = 0, state = 0;
-    for (int64_t n = 0; n < plan->sequences; ++n) {
-        plan->entries[n] = (fa_entry){.sequence = n};
-        if (!args->cu_q && !args->kv_end) continue;
-        const fa_sequence sequence = fa_plan_sequence(plan, n);
-        const int64_t tiles = sequence.tiling.tiles;
-        plan->entries[n].first_task =
-            (int64_t)cost_of(&sequence, tiles < plan->tiles ? tiles : plan->tiles);
-    }
-    if ((args->cu_q || args->kv_end) && plan->sequences > 1)
-        qsort(plan->entries, (size_t)plan->sequences, sizeof *plan->entries, longest_first);
-    for (int64_t n = 0; n <= plan->sequences; ++n) {
-        fa_entry *entry = &plan->entries[n];
-        entry->first_task = task, entry->first_part = part, entry->first_state = state;
-        if (n == plan->sequences) break;
-        const fa_sequence sequence = fa_plan_sequence(plan, entry->sequence);
-        const int64_t parts = parts_of(plan, &sequence);
-        part += parts;
-        task += plan->split ? parts * sequence.chunks : parts;
-        state += fa_state_bytes(plan, &sequence) * sequence.tiling.tiles * args->kv_heads *
-                 sequence.chunks;
-    }
-}
-
-/* The entry whose tasks (or parts) the index is one of. */
-static const fa_entry *entry_of(const fa_plan *plan, int64_t index, int of_parts)
-{
-    int64_t low = 0, high = plan->sequences;
-    while (high - low > 1) {
-        const int64_t middle = low + (high - low) / 2;
-        const fa_entry *entry = &plan->entries[middle];
-        if ((of_parts ? entry->first_part : entry->first_task) <= index) low = middle;
-        else high = middle;
-    }
-    return &plan->entries[low];
-}
-
-/* Order within a sequence: head by head, so that K and V stay in the cache; the last rows of a
- * head first, which see most keys under a causal mask: the longest tasks must not come last. */
-static fa_share share_of(const fa_plan *plan, const fa_entry *entry, int64_t part,
-                         const fa_sequence *sequence)
-{
-    const int64_t head_parts = (sequence->tiling.tiles + plan->tiles - 1) / plan->tiles;
-    fa_share share = {.entry = entry, .kv_head = part / head_parts};
-    share.first_tile = (head_parts - 1 - part % head_parts) * plan->tiles;
-    const int64_t left = sequence->tiling.tiles - share.first_tile;
-    share.tiles = left < plan->tiles ? (int)left : plan->tiles;
-    return share;
-}
-
-fa_share fa_share_of_part(const fa_plan *plan, int64_t part, fa_sequence *sequence)
-{
-    const fa_entry *entry = entry_of(plan, part, 1);
-    *sequence = fa_plan_sequence(plan, entry->sequence);
-    return share_of(plan, entry, part - entry->first_part, sequence);
-}
-
-fa_share fa_share_of_task(const fa_plan *plan, int64_t task, fa_sequence *sequence)
-{
-    const fa_entry *entry = entry_of(plan, task, 0);
-    *sequence = fa_plan_sequence(plan, entry->sequence);
-    const int64_t chunks = plan->split ? sequence->chunks : 1, own = task - entry->first_task;
-    fa_share share = share_of(plan, entry, own / chunks, sequence);
-    share.chunk = own % chunks;
-    return share;
-}
-
-char *fa_state_at(const fa_plan *plan, const fa_share *share, const fa_sequence *sequence,
-                  int64_t tile, int64_t chunk)
-{
-    const int64_t row = share->kv_head * sequence->tiling.tiles + tile;
-    return plan->states + share->entry->first_state +
-           (row * sequence->chunks + chunk) * fa_state_bytes(plan, sequence);
-}
-
 /* ---- memory ---- */
 
 static fa_status allocate(fa_plan *plan)
@@ -288,7 +142,7 @@ static fa_status allocate(fa_plan *plan)
     const int64_t entry_bytes = fa_line((plan->sequences + 1) * (int64_t)sizeof(fa_entry));
     plan->entries = malloc((size_t)entry_bytes);
     if (!plan->entries) return FA_NO_MEMORY;
-    fill_entries(plan);
+    fa_plan_entries(plan);
     const fa_entry *end = &plan->entries[plan->sequences];
     plan->tasks = end->first_task;
     plan->parts = end->first_part;
@@ -314,9 +168,15 @@ static fa_status allocate(fa_plan *plan)
     return FA_OK;
 }
 
-fa_status fa_plan_make(fa_plan *plan, const fa_args *args, int weights)
+/* Of the first version of the struct; later ones only ever got longer. */
+static const size_t OLDEST_ARGS = offsetof(fa_args, isa) + sizeof(const char *);
+
+fa_status fa_plan_make(fa_plan *plan, const fa_args *given, int weights)
 {
-    *plan = (fa_plan){.args = args, .weights = weights};
+    *plan = (fa_plan){.weights = weights};
+    if (given->size < OLDEST_ARGS || given->size > sizeof *given) return FA_INVALID;
+    const fa_args *args = plan->args = &plan->own;
+    memcpy(&plan->own, given, given->size); /* what an older caller does not know stays 0 */
     if (!valid(args, weights)) return FA_INVALID;
     plan->kernels = fa_kernels_for(args->isa, real_type(args->dtype));
     if (!plan->kernels) return FA_UNSUPPORTED_ISA;
@@ -329,7 +189,7 @@ fa_status fa_plan_make(fa_plan *plan, const fa_args *args, int weights)
     plan_copies(plan);
     plan->model = fa_sequence_at(args, plan->kernels, 0);
     if (!valid_sequences(plan)) return FA_INVALID;
-    plan_tasks(plan);
+    fa_plan_tasks(plan);
     const fa_status status = allocate(plan);
     if (status != FA_OK) fa_plan_free(plan);
     return status;

@@ -21,6 +21,7 @@ typedef struct {
 } fa_entry;
 
 typedef struct {
+    fa_args own; /* the caller's arguments, in today's layout */
     const fa_args *args;
     const fa_kernels *kernels;
     int weights;                      /* the table of weights is wanted, not the output */
@@ -49,10 +50,19 @@ typedef struct {
     char *scratch, *states;
 } fa_plan;
 
-fa_status fa_plan_make(fa_plan *plan, const fa_args *args, int weights);
+/* The plan keeps pointers into itself: it must not be moved. */
+fa_status fa_plan_make(fa_plan *plan, const fa_args *given, int weights);
 void fa_plan_free(fa_plan *plan);
 
 fa_sequence fa_plan_sequence(const fa_plan *plan, int64_t index);
+
+/* ---- tasks.c ---- */
+
+/* How many threads, how large the parts, whether to split. */
+void fa_plan_tasks(fa_plan *plan);
+
+/* Fill plan->entries. */
+void fa_plan_entries(fa_plan *plan);
 
 /* What one task, or one part, is. */
 typedef struct {

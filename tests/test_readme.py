@@ -24,6 +24,8 @@ def test_there_are_snippets():
 
 @pytest.mark.parametrize("code", SNIPPETS, ids=range(len(SNIPPETS)))
 def test_snippet(code):
+    for name in re.findall(r"^import (\w+)", code, flags=re.M):
+        pytest.importorskip(name)
     exec(compile(code, "README.md", "exec"), {})
 
 

@@ -260,9 +260,12 @@ int main(void)
         }
         tear_down(&p);
     }
-    fa_args wrong = {.size = 1};
-    if (fa_attention(&wrong) == FA_INVALID) ++passed;
-    else ++failed;
+    const size_t sizes[] = {0, 1, sizeof(fa_args) + 8}; /* of a struct that is not fa_args */
+    for (int n = 0; n < 3; ++n) {
+        fa_args wrong = {.size = sizes[n]};
+        if (fa_attention(&wrong) == FA_INVALID) ++passed;
+        else ++failed;
+    }
     printf("%d passed, %d failed\n", passed, failed);
     return failed || passed < PROBLEMS;
 }
