@@ -23,5 +23,5 @@ class Cache(Protocol):
         With `lengths` (batch,), only the first lengths[b] tokens of sequence b count.
         """
 
-    def attend(self, q: npt.NDArray, **options: Any) -> npt.NDArray:
+    def attend(self, q: npt.NDArray, **options: Any) -> Any:
         """Return `fastattn.attention` of q (batch, heads, tokens, d_k) with all that is there."""

@@ -156,15 +156,17 @@ class Decoder:
         -------
         list of KVCache
         """
-        from fastattn import KVCache  # type: ignore[attr-defined]
+        from fastattn import KVCache
 
-        caches = []
+        caches: list[Cache] = []
         for layer in self.layers:
             each = layer.self_attention
             depth = each.w_k.shape[1] // each.groups
             value_depth = each.w_v.shape[1] // each.groups
             caches.append(
-                KVCache(batch, each.groups, depth, value_depth, capacity=capacity, dtype=dtype)
+                KVCache(
+                    batch, each.groups, depth, value_depth, capacity=capacity, dtype=np.dtype(dtype)
+                )
             )
         return caches
 
