@@ -12,6 +12,7 @@ from fastattn._check_options import integer
 _context = contextvars.ContextVar("fastattn_threads", default=None)
 _setting = None  # set_num_threads, or FASTATTN_NUM_THREADS
 _quota = None  # CPUs that the container may use; None is unlimited
+_limit = None  # of threadpoolctl
 
 
 def set_num_threads(n):
@@ -42,12 +43,24 @@ def get_num_threads():
     int
     """
     n = _context.get()
-    if n is None:
-        n = _setting
     if n is not None:
         return n
+    n = _unlimited()
+    return n if _limit is None or n <= _limit else _limit
+
+
+def _unlimited():
+    """Threads of a call outside of any context, if threadpoolctl allows as many."""
+    if _setting is not None:
+        return _setting
     n = _core.max_threads()
     return n if _quota is None or n <= _quota else _quota
+
+
+def _set_limit(n):
+    """Threads that calls may use outside of a `num_threads` context; as many as there are: all."""
+    global _limit
+    _limit = n if n < _unlimited() else None
 
 
 @contextlib.contextmanager
@@ -112,4 +125,31 @@ def _initialise():
     _setting = int(text)
 
 
+def _register():
+    """Let threadpoolctl, where it is installed, see and limit these threads."""
+    try:
+        from threadpoolctl import LibController, register
+    except ImportError:  # not installed, or before 3.2
+        return
+
+    class Controller(LibController):
+        user_api = internal_api = "fastattn"
+        filename_prefixes = ("_core.", "libfastattn")
+        check_symbols = ("fa_max_threads",)
+
+        def get_num_threads(self):
+            return get_num_threads()
+
+        def set_num_threads(self, num_threads):
+            _set_limit(num_threads)
+
+        def get_version(self):
+            from fastattn.config import version
+
+            return version()
+
+    register(Controller)
+
+
 _initialise()
+_register()

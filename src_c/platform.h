@@ -13,6 +13,7 @@
 #define FA_ALIGNED(bytes) __declspec(align(bytes))
 #define FA_UNLIKELY(condition) (condition)
 #define FA_PREFETCH(address) ((void)(address))
+#define FA_KEEP(pointer) ((void)(pointer))
 #else
 #define FA_INLINE static inline __attribute__((always_inline, unused))
 #define FA_NOINLINE static __attribute__((noinline))
@@ -21,6 +22,8 @@
 #define FA_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 /* For reading, into every cache. */
 #define FA_PREFETCH(address) __builtin_prefetch(address, 0, 3)
+/* Keeps an address in a register, where the compiler would spread it over many and run out. */
+#define FA_KEEP(pointer) __asm__("" : "+r"(pointer))
 /* Tile loops must be unrolled completely, or their accumulators live in memory. */
 #if defined(__clang__)
 #define FA_UNROLL_FOR _Pragma("clang loop unroll(full)") for

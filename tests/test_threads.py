@@ -180,3 +180,22 @@ def test_interrupt_leaves_everything_usable():
         """
     )
     assert result.returncode == 0, result.stderr
+
+
+def test_threadpoolctl_sees_and_limits():
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    with fastattn.num_threads(7):
+        [entry] = [
+            each for each in threadpoolctl.threadpool_info() if each["user_api"] == "fastattn"
+        ]
+        assert entry["num_threads"] == 7 and entry["version"] == fastattn.__version__
+    fastattn.set_num_threads(5)
+    try:
+        with threadpoolctl.threadpool_limits(2):
+            assert fastattn.get_num_threads() == 2
+        assert fastattn.get_num_threads() == 5
+        with threadpoolctl.threadpool_limits({"fastattn": 3}):
+            assert fastattn.get_num_threads() == 3
+        assert fastattn.get_num_threads() == 5
+    finally:
+        fastattn.set_num_threads(None)
