@@ -5,6 +5,7 @@ import platform
 import shutil
 import struct
 import sys
+import sysconfig
 import tempfile
 from glob import glob
 from pathlib import Path
@@ -47,6 +48,8 @@ static atomic_int ready;
 int main(void) { return pthread_atfork(0, 0, 0) + atomic_load(&ready); }
 """
 LIMITED_API = "0x030B0000"
+# Python with free threads has no limited API yet: a wheel of its own.
+ABI3 = not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
 class BuildExt(build_ext):
@@ -167,11 +170,11 @@ def extension(name):
         [f"fastattn/{name}.pyx"],
         include_dirs=["src_c", numpy.get_include()],
         define_macros=[
-            ("Py_LIMITED_API", LIMITED_API),
+            *([("Py_LIMITED_API", LIMITED_API)] if ABI3 else []),
             ("NPY_TARGET_VERSION", "NPY_2_0_API_VERSION"),
             ("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION"),
         ],
-        py_limited_api=True,
+        py_limited_api=ABI3,
         depends=[*HEADERS, *glob("fastattn/*.pxd")],
     )
 
@@ -179,5 +182,5 @@ def extension(name):
 setup(
     ext_modules=[extension("_core"), extension("_kernels"), extension("_dlpack")],
     cmdclass={"build_ext": BuildExt},
-    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if ABI3 else {},
 )
