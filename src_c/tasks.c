@@ -11,6 +11,8 @@ enum {
     TASK_BYTES = 256 * 1024,
     /* Enough tasks per thread that the last one to finish is not long alone. */
     TASKS_PER_THREAD = 16,
+    /* Of all chunks together; beyond it, rather fewer tasks. */
+    STATE_BYTES = 32 * 1024 * 1024,
 };
 /* Below this many multiplications another thread costs more than it brings. */
 static const double SERIAL_WORK = 1e5;
@@ -22,7 +24,9 @@ static int64_t parts_of(const fa_plan *plan, const fa_sequence *sequence)
 
 static double cost_of(const fa_sequence *sequence, int64_t tiles)
 {
-    return (double)(sequence->positions.end - sequence->positions.begin + 16) * (double)tiles;
+    const fa_positions *positions = &sequence->positions;
+    const int64_t keys = positions->end > positions->begin ? positions->end - positions->begin : 0;
+    return (double)(keys + 16) * (double)tiles; /* no keys are some work too */
 }
 
 /* How many threads, how many tiles a task, and whether the keys of a part are split: when the
@@ -52,7 +56,7 @@ void fa_plan_tasks(fa_plan *plan)
     const int64_t parts = (most_tiles + tiles - 1) / tiles; /* as even as can be */
     plan->tiles = parts ? (int)((most_tiles + parts - 1) / parts) : 1;
 
-    int64_t chunks = 1;
+    int64_t chunks = 1, states = 0;
     for (int64_t n = 0; n < plan->sequences; ++n) {
         const fa_sequence sequence = fa_plan_sequence(plan, n);
         const int64_t own = sequence.tiling.tiles;
@@ -60,9 +64,11 @@ void fa_plan_tasks(fa_plan *plan)
         cost += cost_of(&sequence, own * args->kv_heads);
         if (part > longest) longest = part;
         if (sequence.chunks > chunks) chunks = sequence.chunks;
+        states += fa_state_bytes(plan, &sequence) * own * args->kv_heads * sequence.chunks;
     }
     const double share = cost / (plan->threads * (TASKS_PER_THREAD / 2.0));
-    plan->split = plan->threads > 1 && chunks > 1 && longest > share && !plan->weights;
+    plan->split = plan->threads > 1 && chunks > 1 && longest > share && states <= STATE_BYTES &&
+                  !plan->weights;
 }
 
 static int longest_first(const void *a, const void *b)
