@@ -23,7 +23,7 @@
 
 enum {
     FA_TILE_PADDING = 12, /* kernels look so far past the last key of a block, */
-    FA_KEY_PADDING = 32,  /* and those of thin tiles so far */
+    FA_KEY_PADDING = 48,  /* and those of thin tiles so far */
     FA_MAX_WIDTH = 64     /* rows of a tile on any instruction set, at most */
 };
 
