@@ -44,7 +44,9 @@ __all__ = [
     "use_isa",
 ]
 
-_LAZY = ("reference", "torch", "onnx", "jax", "measure", "cli", "layers", "models", "caches")
+_LAZY = (
+    "reference", "torch", "onnx", "jax", "measure", "cli", "layers", "models", "caches", "transformers",
+)  # fmt: skip
 
 
 def __getattr__(name):

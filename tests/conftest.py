@@ -42,3 +42,13 @@ def randn(rng):
         return torch.from_numpy(rng.standard_normal(shape)).to(dtype)
 
     return make
+
+
+@pytest.fixture
+def one_torch_thread():
+    """For many small calls: torch's idle threads spin, which they must not on a shared machine."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

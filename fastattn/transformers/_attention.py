@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: MIT
+"""The attention function that `register` registers."""
+
+import torch
+
+import fastattn
+import fastattn.torch as ft
+from fastattn.torch._tensors import array, tensor
+from fastattn.transformers import _masks
+
+
+def attend(
+    module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None,
+    sliding_window=None, softcap=None, s_aux=None, position_bias=None, cu_seq_lens_q=None,
+    cu_seq_lens_k=None, cache=None, **kwargs,
+):  # fmt: skip
+    """Attention of one layer of a Hugging Face model.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The layer; its ``is_causal`` counts where the argument is None and there is no mask.
+    query, key, value : Tensor
+        (B, Hq, L, D), (B, Hkv, S, D), (B, Hkv, S, Dv): grouped heads are not repeated.
+    attention_mask : Tensor or None
+        What the mask function made, or a table (B, H, L, S) of bool or float. It says everything
+        about causality and windows. Where it is None, `is_causal` (aligned at the top left, as in
+        torch) and `sliding_window` do.
+    dropout : float
+        Must be 0.
+    scaling, softcap, s_aux, position_bias
+        Scale, softcap, sinks and an additive bias (1 or B, H, L, S).
+    cu_seq_lens_q, cu_seq_lens_k : Tensor, optional
+        Where packed sequences begin and end, if there is no mask to say so.
+    **kwargs
+        ``output_attentions``, and what other implementations look at: positions and the like.
+
+    Returns
+    -------
+    out : Tensor, (B, L, Hq, Dv)
+    weights : Tensor, (B, Hq, L, S), or None
+        With ``output_attentions=True`` the whole table, made for looking at; it has no gradient.
+
+    Raises
+    ------
+    NotImplementedError
+        Dropout, or continuous batching with its paged cache.
+    TypeError, ValueError
+        As `fastattn.torch.attention`.
+    """
+    if dropout:
+        raise NotImplementedError(
+            f"dropout: expected 0, got {dropout} (put the model in eval mode)"
+        )
+    if cache is not None:
+        raise NotImplementedError(
+            f"cache: expected None, got {type(cache).__name__} (there is no continuous batching)"
+        )
+    options = {"scale": scaling, "softcap": softcap or 0.0, "sinks": s_aux}
+    if attention_mask is None:
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        options |= _without_mask(query, key, causal, sliding_window, cu_seq_lens_q, cu_seq_lens_k)
+    elif attention_mask.dtype == torch.bool or attention_mask.is_floating_point():
+        if attention_mask.ndim != 4:
+            shape = tuple(attention_mask.shape)
+            raise ValueError(f"attention_mask: expected shape (B, H, L, S), got {shape}")
+        options["attn_mask"] = attention_mask
+    else:
+        options |= _masks.decode(attention_mask, query.shape[2], key.shape[2])
+    if position_bias is not None:
+        options["attn_mask"] = _with_bias(position_bias, options.get("attn_mask"))
+    query, key, value = (each.transpose(1, 2) for each in (query, key, value))
+    wanted = kwargs.get("output_attentions", False)
+    if "cu_seqlens_q" not in options:
+        weights = _weights(query, key, options) if wanted else None
+        return ft.attention(query, key, value, layout="bshd", **options), weights
+    if wanted or position_bias is not None:
+        name = "output_attentions" if wanted else "position_bias"
+        raise NotImplementedError(f"{name}: expected nothing with packed sequences, got a value")
+    return _attend_packed(query, key, value, options), None
+
+
+def _without_mask(query, key, causal, sliding_window, cu_seq_lens_q, cu_seq_lens_k):
+    """Options of a call that says by arguments what it may see."""
+    options = {}
+    left, right = -1 if sliding_window is None else sliding_window - 1, -1
+    # A single query stands at the end, where it sees everything before it.
+    if causal and query.shape[2] > 1:
+        options["causal"], right = True, 0
+    elif sliding_window is not None:
+        right = sliding_window - 1
+    if left >= 0:
+        options["window_size"] = left, right
+    if cu_seq_lens_q is not None:
+        return options | {"cu_seqlens_q": cu_seq_lens_q, "cu_seqlens_k": cu_seq_lens_k}
+    if options and query.shape[2] != key.shape[2]:
+        options["q_offset"] = 0 if query.shape[2] > 1 else None
+    return options
+
+
+def _with_bias(bias, table):
+    """One mask for a bias and a table; the bias alone where the mask is no table."""
+    if table is None:
+        return bias
+    if table.dtype == torch.bool:
+        return bias.masked_fill(~table, -torch.inf)
+    return bias + table
+
+
+def _weights(query, key, options):
+    """The table of weights of a call, which `attention` itself never makes."""
+    options = {name: array(name, value) for name, value in options.items()}
+    query, key = array("query", query), array("key", key)
+    return tensor(fastattn.attention_weights(query, key, layout="bshd", **options))
+
+
+def _attend_packed(query, key, value, options):
+    """Attention of sequences that lie one behind the other along the rows of a batch."""
+    batch, length = query.shape[:2]
+    query, key, value = (each.flatten(0, 1) for each in (query, key, value))
+    return ft.attention_varlen(query, key, value, **options).unflatten(0, (batch, length))

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: MIT
+"""The masks of fastattn.transformers: a few numbers that say what transformers' own table says."""
+
+import itertools
+
+import pytest
+from core_features import needs_varlen
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from transformers import masking_utils  # noqa: E402
+
+import fastattn.transformers as ft  # noqa: E402
+from fastattn.transformers import _masks  # noqa: E402
+from fastattn.transformers._masks import PACKED, RANGES, Pattern, pattern_of  # noqa: E402
+
+CONFIG = transformers.LlamaConfig()
+PATTERNS = {
+    "causal": masking_utils.causal_mask_function,
+    "bidirectional": masking_utils.bidirectional_mask_function,
+    "window": masking_utils.sliding_window_causal_mask_function(4),
+    "two-sided window": masking_utils.sliding_window_bidirectional_mask_function(3),
+}
+PACKED_IDS = torch.tensor([[0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 1, 1]])
+PACKED_POSITIONS = torch.tensor([[0, 1, 2, 0, 1, 0], [0, 1, 0, 1, 2, 3]])
+
+
+def make(function, queries=6, keys=6, **options):
+    return ft.attention_mask(2, queries, keys, mask_function=function, config=CONFIG, **options)
+
+
+def table(function, queries=6, keys=6, **options):
+    """What transformers' own sdpa gets."""
+    return masking_utils.sdpa_mask(
+        2, queries, keys, mask_function=function, allow_is_causal_skip=False, **options
+    )
+
+
+def same(mask, expected, queries, keys):
+    """Both masks give the same attention; rows that see nothing are 0."""
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 4, queries, 8, generator=generator)
+    key, value = (torch.randn(2, 2, keys, 8, generator=generator) for _ in range(2))
+    out, weights = ft.attend(None, query, key, value, mask)
+    assert out.shape == (2, queries, 4, 8) and weights is None
+    torch.testing.assert_close(out, ft.attend(None, query, key, value, expected)[0])
+
+
+# ---- patterns ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "function, pattern",
+    [
+        (PATTERNS["causal"], Pattern(right=0)),
+        (PATTERNS["bidirectional"], Pattern()),
+        (PATTERNS["window"], Pattern(left=3, right=0)),
+        (PATTERNS["two-sided window"], Pattern(left=3, right=3)),
+        (masking_utils.and_masks(PATTERNS["window"], masking_utils.sliding_window_overlay(3)),
+         Pattern(left=2, right=0)),
+        (masking_utils.and_masks(PATTERNS["causal"], PATTERNS["two-sided window"]),
+         Pattern(left=3, right=0)),
+        (masking_utils.or_masks(PATTERNS["causal"], PATTERNS["window"]), None),
+        (masking_utils.and_masks(PATTERNS["causal"], lambda b, h, q, k: q > k), None),
+        (masking_utils.and_masks(lambda b, h, q, k: q > k, PATTERNS["causal"]), None),
+        (masking_utils.chunked_causal_mask_function(4, torch.zeros(2, dtype=int)), None),
+        (lambda batch, head, query, key: key <= query, None),
+        (print, None),
+    ],
+    ids=["causal", "bidirectional", "window", "two-sided", "and", "and causal", "or", "mine last",
+         "mine first", "chunked", "mine", "builtin"],
+)  # fmt: skip
+def test_pattern(function, pattern):
+    assert pattern_of(function) == pattern
+
+
+def packed(inner):
+    return masking_utils.packed_sequence_compatibility_function(inner, PACKED_POSITIONS, PACKED_IDS)
+
+
+@pytest.mark.parametrize("name", ["causal", "window"])
+def test_packed_pattern(name):
+    pattern, inner = pattern_of(packed(PATTERNS[name])), pattern_of(PATTERNS[name])
+    assert (pattern.left, pattern.right) == (inner.left, inner.right)
+    assert pattern.sequences is PACKED_IDS
+    assert pattern_of(masking_utils.and_masks(*[packed(PATTERNS[name])] * 2)) is None
+
+
+# ---- ranges --------------------------------------------------------------------------------------
+
+TOKENS = {
+    "all": [[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]],
+    "left": [[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]],
+    "right": [[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1]],
+    "both": [[0, 1, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1]],
+    "row": [[0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]],
+    "holes": [[1, 0, 1, 1, 1, 1], [1, 1, 1, 0, 1, 1]],
+    "short": [[1, 1, 1, 1], [0, 1, 1, 1]],  # of a static cache: the rest is not there yet
+}
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("tokens", [None, *TOKENS])
+def test_prefill(name, tokens):
+    seen = None if tokens is None else torch.tensor(TOKENS[tokens], dtype=torch.bool)
+    mask = make(PATTERNS[name], attention_mask=seen)
+    same(mask, table(PATTERNS[name], attention_mask=seen), 6, 6)
+    if tokens != "holes":
+        assert mask.dtype == torch.int64 and mask[0, 0] == RANGES
+    elif name == "bidirectional":
+        assert mask.shape == (2, 1, 1, 6)
+    else:
+        assert mask.shape == (2, 1, 6, 6)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("queries, offset, kv_offset", [(1, 5, 0), (3, 3, 0), (2, 7, 3), (1, 9, 4)])
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_behind_a_cache(name, queries, offset, kv_offset, as_tensor):
+    """Queries at `offset`, keys from `kv_offset`, as caches of sliding layers have them."""
+    keys = offset + queries - kv_offset
+    seen = torch.ones(2, offset + queries, dtype=torch.bool)
+    seen[1, : kv_offset + 2] = False
+    options = {"q_offset": torch.tensor(offset) if as_tensor else offset, "kv_offset": kv_offset}
+    for given in None, seen:
+        mask = make(PATTERNS[name], queries, keys, attention_mask=given, **options)
+        expected = table(PATTERNS[name], queries, keys, attention_mask=given, **options)
+        same(mask, expected, queries, keys)
+        assert mask.numel() <= 2 * _masks.FIELDS
+
+
+def test_ranges_say_no_more_than_needed():
+    """A call without padding needs no lengths, so that it takes the shortest way."""
+    decode = _masks.decode
+    assert decode(make(PATTERNS["causal"]), 6, 6) == {"causal": True}
+    assert decode(make(PATTERNS["bidirectional"]), 6, 6) == {}
+    assert decode(make(PATTERNS["causal"], 1, 6, q_offset=5), 1, 6) == {"causal": True}
+    assert decode(make(PATTERNS["causal"], 2, 6), 2, 6) == {"causal": True, "q_offset": 0}
+
+
+def test_position_of_transformers_before_5_4():
+    for first, queries in (0, 6), (4, 2):
+        positions = torch.arange(first, first + queries)
+        mask = ft.attention_mask(
+            batch_size=2, cache_position=positions, kv_length=6, config=CONFIG,
+            mask_function=PATTERNS["causal"],
+        )  # fmt: skip
+        same(mask, table(PATTERNS["causal"], queries, 6, q_offset=first), queries, 6)
+
+
+# ---- tables --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_models_that_take_masks_apart_get_a_table(name):
+    mask = make(PATTERNS[name], allow_is_causal_skip=False)
+    assert torch.equal(mask, table(PATTERNS[name]))
+
+
+@pytest.mark.parametrize("kind", ["or", "mine", "chunked"])
+def test_unknown_patterns_get_a_table(kind):
+    function = {
+        "or": masking_utils.or_masks(PATTERNS["causal"], PATTERNS["two-sided window"]),
+        "mine": lambda batch, head, query, key: (query + key) % 2 == 0,
+        "chunked": masking_utils.chunked_causal_mask_function(4, torch.zeros(2, dtype=int)),
+    }[kind]
+    assert torch.equal(make(function), table(function))
+
+
+# ---- packed --------------------------------------------------------------------------------------
+
+
+def test_packed_numbers():
+    mask = make(packed(PATTERNS["window"]), allow_is_causal_skip=False)
+    assert mask.flatten().tolist() == [PACKED, 3, 0, 0, 3, 5, 6, 8, 12]
+
+
+@needs_varlen
+@pytest.mark.parametrize("name", ["causal", "window"])
+def test_packed(name):
+    function = packed(PATTERNS[name])
+    same(make(function), table(function), 6, 6)
+
+
+# ---- without a mask, as vision models and users call it ------------------------------------------
+
+
+class Layer:
+    is_causal = True
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("queries, keys", [(6, 6), (4, 6), (1, 6)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_no_mask(causal, queries, keys, window):
+    """Causality is aligned as in torch, but a single query stands at the end."""
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 4, queries, 8, generator=generator)
+    key, value = (torch.randn(2, 2, keys, 8, generator=generator) for _ in range(2))
+    options = {"sliding_window": window}
+    by_layer = ft.attend(Layer() if causal else object(), query, key, value, None,
+                         is_causal=None if causal else False, **options)[0]  # fmt: skip
+    position = torch.arange(queries)[:, None] + (keys - 1 if queries == 1 else 0)
+    j = torch.arange(keys)
+    allowed = (j <= position) if causal else torch.ones(queries, keys, dtype=torch.bool)
+    if window is not None:
+        allowed = allowed & ((j - position).abs() < window)
+    expected = ft.attend(None, query, key, value, allowed[None, None])[0]
+    torch.testing.assert_close(by_layer, expected)
+
+
+@pytest.mark.parametrize("mask", ["none", "ranges", "bool", "float"])
+def test_position_bias(mask):
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, 4, 6, 8, generator=generator) for _ in range(3))
+    bias = torch.randn(1, 4, 6, 6, generator=generator)
+    allowed = table(PATTERNS["causal"])
+    given = {
+        "none": None,
+        "ranges": make(PATTERNS["causal"]),
+        "bool": allowed,
+        "float": torch.zeros(2, 1, 6, 6).masked_fill(~allowed, -torch.inf),
+    }[mask]
+    options = {"is_causal": False, "scaling": 0.3}
+    out, _ = ft.attend(None, query, key, value, given, position_bias=bias, **options)
+    expected = bias if mask == "none" else bias.masked_fill(~allowed, -torch.inf)
+    truth = torch.nn.functional.scaled_dot_product_attention(query, key, value, expected, scale=0.3)
+    torch.testing.assert_close(out, truth.transpose(1, 2), rtol=0, atol=2e-6)
+
+
+def test_positions_far_out():
+    """Numbers of positions survive: they are never converted to the dtype of the model."""
+    far = 2**40
+    for queries, keys in itertools.product([1, 3], [1, 5]):
+        mask = make(PATTERNS["causal"], queries, keys, q_offset=far, kv_offset=far - 1)
+        assert _masks.decode(mask, queries, keys).get("q_offset", keys - queries) == 1
