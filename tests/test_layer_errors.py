@@ -284,6 +284,13 @@ CASES = {
         lambda: layers.Decoder([decoder_layer(cross_attention=attention())])(X, []), ValueError,
         "memory: expected 1, one for each layer, got 0",
     ),
+    "encoder with cache": (
+        lambda: layers.EncoderLayer(attention(), layers.FeedForward(W, W))(X, cache=cache()),
+        TypeError, "unexpected keyword argument 'cache'",
+    ),
+    "rotary_dim odd": (
+        lambda: layers.Rotary(rotary_dim=3), ValueError, "rotary_dim: expected an even number, got",
+    ),
     "norm_first": (
         lambda: layers.EncoderLayer(attention(), layers.FeedForward(W, W), norm_first=1), TypeError,
         "norm_first: expected True or False",

@@ -268,6 +268,8 @@ def test_bad_input(tmp_path):
         model.generate(np.array([1.0]))
     with pytest.raises(ValueError, match="top_k: expected None with temperature 0, got 3"):
         model.generate([1], top_k=3)
+    with pytest.raises(ValueError, match="lengths: expected values from 1 to 3, got 0"):
+        model(np.zeros((2, 3), int), lengths=[3, 0], last_only=True)
     with pytest.raises(ValueError, match=r"ids: expected shape \(batch, tokens\), got \(3,\)"):
         model(np.zeros(3, int))
     with pytest.raises(ValueError, match="caches: expected 2, one for each layer, got 1"):

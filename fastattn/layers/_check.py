@@ -38,15 +38,19 @@ def parameter(name, value, shape):
         expected = ", ".join(STORED)
         found = dtypes.dtype_name(value.dtype)
         raise TypeError(f"{name}: expected one of the dtypes {expected}, got {found}")
-    same = value.ndim == len(shape) and all(
-        size == found if size is not None else found > 0
-        for size, found in zip(shape, value.shape, strict=True)
-    )
-    if not same:
+    if value.shape != shape and not _matches(value.shape, shape):
         sizes = ", ".join("any" if size is None else str(size) for size in shape)
         expected = f"({sizes},)" if len(shape) == 1 else f"({sizes})"
         raise ValueError(f"{name}: expected shape {expected}, got {value.shape}")
     return value
+
+
+def _matches(found, shape):
+    """Say whether a shape is `shape`, in which None is any size of at least 1."""
+    return len(found) == len(shape) and all(
+        size == count if size is not None else count > 0
+        for size, count in zip(shape, found, strict=True)
+    )
 
 
 def optional(name, value, shape):

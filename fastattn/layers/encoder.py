@@ -11,6 +11,7 @@ from fastattn import _check_options as options
 from fastattn.layers.feed_forward import FeedForward
 from fastattn.layers.multi_head import MultiHeadAttention
 from fastattn.layers.residual import Transform, residual
+from fastattn.layers.rotary import Rotation
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,18 +40,26 @@ class EncoderLayer:
         options.flag("norm_first", self.norm_first)
 
     def __call__(
-        self, x: npt.NDArray, *, need_weights: bool = False, **attention_options: Any
+        self,
+        x: npt.NDArray,
+        *,
+        lengths: npt.NDArray | None = None,
+        attn_mask: npt.NDArray | None = None,
+        cu_seqlens: npt.NDArray | None = None,
+        positions: npt.NDArray | Rotation | None = None,
+        need_weights: bool = False,
+        attention: Callable[..., Any] | None = None,
+        num_threads: int | None = None,
     ) -> Any:
         """Return the layer's output of x.
 
         Parameters
         ----------
         x : ndarray, (..., tokens, D_model), or (tokens, D_model) packed by `cu_seqlens`
+        lengths, attn_mask, cu_seqlens, positions, attention, num_threads
+            Of the call of `MultiHeadAttention`.
         need_weights : bool
             Also return the attention pattern.
-        **attention_options
-            Of the call of `MultiHeadAttention`: lengths, attn_mask, cu_seqlens, positions,
-            attention, num_threads.
 
         Returns
         -------
@@ -61,7 +70,11 @@ class EncoderLayer:
         patterns = []
 
         def attend(h):
-            out = self.attention(h, need_weights=need_weights, **attention_options)
+            out = self.attention(
+                h, lengths=lengths, attn_mask=attn_mask, cu_seqlens=cu_seqlens,
+                positions=positions, need_weights=need_weights, attention=attention,
+                num_threads=num_threads,
+            )  # fmt: skip
             if need_weights:
                 out, pattern = out
                 patterns.append(pattern)
@@ -86,15 +99,13 @@ class Encoder:
     layers: Sequence[EncoderLayer]
     norm: Callable[[npt.NDArray], npt.NDArray] | None = None
 
-    def __call__(
-        self, x: npt.NDArray, *, need_weights: bool = False, **attention_options: Any
-    ) -> Any:
+    def __call__(self, x: npt.NDArray, *, need_weights: bool = False, **layer_options: Any) -> Any:
         """Return the output of the last layer.
 
         Parameters
         ----------
-        x, need_weights, **attention_options
-            As in `EncoderLayer`.
+        x, need_weights, **layer_options
+            Of the call of `EncoderLayer`.
 
         Returns
         -------
@@ -104,7 +115,7 @@ class Encoder:
         """
         patterns = []
         for layer in self.layers:
-            x = layer(x, need_weights=need_weights, **attention_options)
+            x = layer(x, need_weights=need_weights, **layer_options)
             if need_weights:
                 x, pattern = x
                 patterns.append(pattern)

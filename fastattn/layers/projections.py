@@ -4,6 +4,8 @@
 Frameworks store the transpose, (outputs, inputs); pass its view ``weight.T``, which costs nothing.
 """
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -42,7 +44,7 @@ def linear(x: npt.NDArray, weight: npt.NDArray, bias: npt.NDArray | None = None)
     weight = _check.parameter("weight", weight, (x.shape[-1], None))
     _check.not_wider("weight", weight, x.dtype)
     # As one matrix: NumPy would call BLAS once for each leading index, reading `weight` each time.
-    rows = x.reshape(-1, x.shape[-1]) if x.shape[-1] else x.reshape(x.shape[:-1] + (0,))
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     out = np.empty((len(rows), weight.shape[1]), x.dtype)
     if weight.dtype == x.dtype:
         np.matmul(rows, weight, out=out)

@@ -79,7 +79,7 @@ class Rotary:
     def __post_init__(self) -> None:
         options.flag("interleaved", self.interleaved)
         if self.rotary_dim is not None:
-            options.integer("rotary_dim", self.rotary_dim, 2)
+            _even(options.integer("rotary_dim", self.rotary_dim, 2))
         rotary_frequencies(self.rotary_dim or 2, self.base, self.scaling)  # checks the two
 
     def at(self, positions: npt.NDArray, depth: int) -> "Rotation":
@@ -101,14 +101,18 @@ class Rotary:
         if positions.ndim < 1:
             raise ValueError("positions: expected shape (tokens,) or (batch, tokens), got ()")
         dim = options.integer("depth", depth, 1) if self.rotary_dim is None else self.rotary_dim
-        if dim % 2:
-            raise ValueError(f"rotary_dim: expected an even number, got {dim}")
-        if dim > depth:
+        if _even(dim) > depth:
             raise ValueError(f"rotary_dim: expected at most {depth}, the features, got {dim}")
         length = int(positions.max()) + 1 if positions.size else 0
         frequencies, size = rotary_frequencies(dim, self.base, self.scaling, length=length)
         angle = positions[..., None] * frequencies
         return Rotation(self, depth, size * np.cos(angle), size * np.sin(angle))
+
+
+def _even(dim):
+    if dim % 2:
+        raise ValueError(f"rotary_dim: expected an even number, got {dim}")
+    return dim
 
 
 @dataclass(frozen=True, eq=False)

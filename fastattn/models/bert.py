@@ -137,7 +137,11 @@ class Bert:
         return [np.array(each.ids, np.int64) for each in self._encodings(texts)]
 
     def encode(
-        self, texts: str | Sequence[str], *, batch_tokens: int = BATCH_TOKENS, **options: Any
+        self,
+        texts: str | Sequence[str],
+        *,
+        batch_tokens: int = BATCH_TOKENS,
+        **encoder_options: Any,
     ) -> npt.NDArray:
         """Return one vector for each text.
 
@@ -148,7 +152,7 @@ class Bert:
         texts : str or sequence of str
         batch_tokens : int
             Texts are taken together up to about so many tokens: memory against calls.
-        **options
+        **encoder_options
             Of the call of `Encoder`: attention, num_threads.
 
         Returns
@@ -158,14 +162,14 @@ class Bert:
         """
         alone = isinstance(texts, str)
         rows = self.tokenize([texts] if isinstance(texts, str) else texts)
-        parts = [self.pool(*self._packed(group, options)) for group in _groups(rows, batch_tokens)]
+        parts = []
+        for group in _groups(rows, batch_tokens):
+            ids, cu_seqlens = pack(group)
+            hidden = self(ids, cu_seqlens=cu_seqlens, **encoder_options)
+            parts.append(self.pool(hidden, cu_seqlens))
         width = self.embedding.table.shape[1]
         vectors = np.concatenate([np.empty((0, width), self.embedding.dtype), *parts])
         return vectors[0] if alone else vectors
-
-    def _packed(self, rows, options):
-        ids, cu_seqlens = pack(rows)
-        return self(ids, cu_seqlens=cu_seqlens, **options), cu_seqlens
 
     def pool(self, hidden: npt.NDArray, cu_seqlens: npt.NDArray) -> npt.NDArray:
         """Return the vectors of texts from those of their tokens.

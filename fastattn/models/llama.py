@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastattn import _check_options as options
 from fastattn.layers import _check
 from fastattn.layers.batching import Ids, sequences
 from fastattn.layers.cache import Cache
@@ -95,12 +96,15 @@ class Llama:
         x = self.embedding(ids)
         if x.ndim != 3:
             raise ValueError(f"ids: expected shape (batch, tokens), got {x.shape[:-1]}")
+        batch, tokens, _ = x.shape
+        ends = options.per_batch(
+            "lengths", tokens if lengths is None else lengths, (batch,), int(last_only), tokens
+        )
         past = None if caches is None else caches[0].lengths
-        turn = self._rotation(token_positions(x.shape[1], past))
+        turn = self._rotation(token_positions(tokens, past))
         x = self.decoder(x, caches=caches, lengths=lengths, positions=turn, **decoder_options)
         if last_only:
-            last = -1 if lengths is None else np.asarray(lengths) - 1
-            x = x[np.arange(len(x)), last]
+            x = x[np.arange(batch), ends - 1]
         return linear(x, self.embedding.table.T if self.w_head is None else self.w_head)
 
     def _rotation(self, positions):
@@ -193,13 +197,13 @@ class Llama:
         stop_ids = self.stop_ids if stop_ids is None else stop_ids
         return decode(step, rows, choose, max_new_tokens=max_new_tokens, stop_ids=stop_ids)
 
-    def complete(self, text: str, **options: Any) -> str:
+    def complete(self, text: str, **generate_options: Any) -> str:
         """Return the text that follows a text, by the model's tokenizer.
 
         Parameters
         ----------
         text : str
-        **options
+        **generate_options
             Of `generate`.
 
         Returns
@@ -208,5 +212,5 @@ class Llama:
         """
         if self.tokenizer is None:
             raise ValueError("text: expected token ids, this model has no tokenizer.json")
-        tokens = self.generate(np.array(self.tokenizer.encode(text).ids), **options)
+        tokens = self.generate(np.array(self.tokenizer.encode(text).ids), **generate_options)
         return self.tokenizer.decode(list(tokens))
