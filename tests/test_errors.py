@@ -306,6 +306,7 @@ def test_every_raise_has_a_case():
         for valid, cases in (VARLEN, VARLEN_CASES), (VARLEN_PAGED, VARLEN_PAGED_CASES):
             for changes, _, _ in cases.values():
                 attempt(_check.varlen_problem, **{**valid, **changes})
+        attempt(fastattn.quantize_kv, Q, Q, np.int16)  # its cases stand in test_quantize.py
         for positional, _, _ in MERGE_CASES.values():
             attempt(_check.merge_problem, *positional)
         for changes, _, _ in SDPA_CASES.values():
