@@ -165,7 +165,7 @@ def test_attend(options, layout, rng):
 def test_decoding_is_the_last_row_of_the_whole(dtype, rng, monkeypatch):
     """A prompt, then token by token: what causal attention gives for all at once."""
     if dtype != "float32":
-        stand_in.unless_core_can(monkeypatch, dense, "float16 K and V", "int8", "scales")
+        stand_in.unless_core_can(monkeypatch, dense, "float16 K and V", "int8", "float8", "scales")
     cache = make(dtype=cases.dtype_of(dtype))
     k, v = tokens(rng, 12)
     q = rng.standard_normal((BATCH, 4, 12, DEPTH)).astype(np.float32)

@@ -315,7 +315,7 @@ def test_attend_varlen(layout, rng, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float16", "int8", "float8_e5m2"])
 def test_attend_to_narrow_pages(dtype, rng, monkeypatch):
-    abilities = "block_table", "varlen", "float16 K and V", "int8", "scales"
+    abilities = "block_table", "varlen", "float16 K and V", "int8", "float8", "scales"
     stand_in.unless_core_can(monkeypatch, paged, *abilities)
     cache = make(dtype=cases.dtype_of(dtype))
     name = cache.new()

@@ -76,7 +76,7 @@ def test_error_of_attention(name, per, rng):
     assert error <= of_v + np.expm1(2 * scores) * np.abs(v).max() < 1
 
 
-@needs("int8", "scales")
+@needs("int8", "float8", "scales")
 @pytest.mark.parametrize("name, per", COMBINATIONS)
 def test_attention_equals_the_oracle(name, per, isa, rng):
     q, k, v = rng.standard_normal((3, 2, 2, 30, 16)).astype(np.float32)

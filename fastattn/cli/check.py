@@ -6,7 +6,8 @@ import dataclasses
 import numpy as np
 
 from fastattn.cli import UsageError, progress
-from fastattn.cli.random_problems import DTYPES, random_problem
+from fastattn.cli.random_problems import HALF_UNIT, TOLERANCE
+from fastattn.cli.random_storage import can, stored_problem
 
 MISSES_SHOWN = 10
 
@@ -26,15 +27,15 @@ def add(subparsers):
         "check",
         help="random problems against a float64 oracle, on every instruction set",
         description="Compare `attention` with a plain float64 NumPy implementation on random "
-        "problems: all options, awkward shapes and strides, float32 and float64, on every "
-        "instruction set that this machine has. Exit code 1 on a miss, with a command that "
-        "reproduces it.",
+        "problems: all options, awkward shapes and strides, every type and kind of storage that "
+        "there is, on every instruction set that this machine has. Exit code 1 on a miss, with a "
+        "command that reproduces it.",
     )
     parser.add_argument("--count", type=int, default=300, help="number of problems (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the problems (%(default)s)")
     parser.add_argument("--index", type=int, help="only this one of the problems")
     parser.add_argument("--isa", help="only this instruction set")
-    parser.add_argument("--dtype", choices=DTYPES, help="only this type")
+    parser.add_argument("--dtype", choices=tuple(TOLERANCE), help="only queries of this type")
     parser.set_defaults(run=run)
 
 
@@ -46,13 +47,15 @@ def run(options):
         raise UsageError(f"--isa: expected one of {', '.join(fastattn.isas())}, got {options.isa}")
     if options.count < 1 or options.seed < 0 or (options.index or 0) < 0:
         raise UsageError("--count must be at least 1, --seed and --index at least 0")
+    if options.dtype in HALF_UNIT and not can(options.dtype):
+        raise UsageError(f"--dtype: expected one that can be computed here, got {options.dtype}")
     isas = [options.isa] if options.isa else fastattn.isas()
     indices = range(options.count) if options.index is None else [options.index]
     worst, misses = {}, []
     with progress.bar("check") as update:
         for done, index in enumerate(indices):
             update(done / len(indices), f"{len(misses)} misses" if misses else "")
-            problem = random_problem(options.seed, index, options.dtype)
+            problem = stored_problem(options.seed, index, options.dtype)
             misses += check(problem, isas, worst, pinned_dtype=options.dtype)
     _report(worst, misses, len(indices))
     return 1 if misses else 0
@@ -82,7 +85,8 @@ def check(problem, isas, worst=None, pinned_dtype=None):
     for isa in isas:
         try:
             with fastattn.use_isa(isa):
-                got = fastattn.attention(*problem.arrays, **problem.options, return_lse=True)
+                function = getattr(fastattn, problem.function)
+                got = function(*problem.arrays, **problem.options, return_lse=True)
             errors = [_error(*pair) for pair in zip(got, expected[:2], expected[2:], strict=True)]
         except Exception as error:  # any exception is a miss: the problems are all valid
             errors, reason = [], f"{type(error).__name__}: {error}"
@@ -105,6 +109,7 @@ def _error(got, expected, allowed):
         raise ValueError(f"result of shape {got.shape}, expected {expected.shape}")
     if got.size == 0:
         return 0.0
+    got = got.astype(np.float64)
     same = (got == expected) | (np.isnan(got) & np.isnan(expected))
     with np.errstate(invalid="ignore"):
         error = np.where(same, 0.0, np.abs(got - expected))

@@ -20,8 +20,13 @@ DTYPES = ("float32", "float64")
 STRIDES = ("plain", "plain", "gap", "reversed", "swapped", "column-step", "offset")
 
 # Error allowed relative to max|v| at |scores| <= 30; a score's own rounding error grows with it.
-TOLERANCE = {"float32": 2e-6, "float64": 1e-13}
+# Of 16-bit queries the scores are float32 as well.
+TOLERANCE = {"float32": 2e-6, "float64": 1e-13, "float16": 2e-6, "bfloat16": 2e-6}
+UNIT = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-24, "bfloat16": 2.0**-24}
 SCORE_RANGE = 30.0
+# Relative error of rounding to 16 bits, and the absolute one of the smallest numbers: a weight is
+# rounded before it multiplies, their sum with them, and the result once.
+HALF_UNIT = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 0.0)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +42,9 @@ class RandomProblem:
         The same without poison.
     options : dict
         Keyword arguments of the call, without `return_lse`.
+    clean_options : dict, optional
+        What the oracle gets instead, where `options` are poisoned too.
+    function : {"attention", "attention_varlen"}
     """
 
     seed: int
@@ -44,54 +52,82 @@ class RandomProblem:
     arrays: tuple
     clean: tuple
     options: dict
+    clean_options: dict | None = None
+    function: str = "attention"
 
     @property
     def dtype(self):
-        """Name of the dtype."""
+        """Name of the dtype of the result."""
         return self.arrays[0].dtype.name
 
     def describe(self):
-        """Return one line: shapes, dtype and options."""
+        """Return one line: shapes, dtypes and options."""
         shapes = ", ".join(
             f"{name} {'x'.join(map(str, array.shape))}"
             for name, array in zip("qkv", self.arrays, strict=True)
         )
+        of_kv = self.arrays[1].dtype.name
+        dtypes = self.dtype if of_kv == self.dtype else f"{self.dtype}, k and v {of_kv}"
         options = ", ".join(f"{name}={_brief(value)}" for name, value in self.options.items())
-        return f"{shapes} {self.dtype}; {options or 'no options'}"
+        packed = "" if self.function == "attention" else " packed"
+        return f"{shapes} {dtypes}{packed}; {options or 'no options'}"
+
+    def oracle_options(self):
+        """Return the keyword arguments of the oracle."""
+        options = self.options if self.clean_options is None else self.clean_options
+        return {key: value for key, value in options.items() if key != "out"}
 
     def expected(self):
         """Return (out, lse, allowed error of out, allowed error of lse) from the oracle."""
-        oracle_options = {key: value for key, value in self.options.items() if key != "out"}
-        out, lse, scores = reference.attention(
-            *self.clean, **oracle_options, return_lse=True, return_scores="masked"
-        )
-        scaled = reference.attention(*self.clean, **oracle_options, return_scores="scaled")[1]
-        largest = max(_largest(scores), _largest(np.where(scores > -np.inf, scaled, 0.0)))
+        options = self.oracle_options()
+        out, lse = getattr(reference, self.function)(*self.clean, **options, return_lse=True)
+        bound, largest = self._score_bound(options), self._largest_score(options)
         # A score that is small because large terms cancel is rounded like a large one; half of the
         # Cauchy-Schwarz bound stands for that, which no ordinary scale brings beyond the range.
-        growth = max(1.0, largest / SCORE_RANGE, self._score_bound() / 2 / SCORE_RANGE)
-        of_v = max(_largest(self.clean[2]), np.finfo(self.dtype).tiny)
+        growth = max(1.0, largest / SCORE_RANGE, bound / 2 / SCORE_RANGE)
+        of_v = max(_largest(self.clean[2]) * _largest_scale(options, "v_scale"), 1e-30)
         tolerance = TOLERANCE[self.dtype] * growth
         # The D roundings in a score add up like a random walk, and the log of the sum is taken in
         # base two from numbers as large as the scores, rounded in each of about four steps. In
         # `out` that averages out; the log-sum-exp of a row with one high score has all of it.
-        unit = float(np.finfo(self.dtype).eps) / 2
-        rounding = unit * (self.clean[0].shape[-1] ** 0.5 * self._score_bound() + 4 * largest)
-        return out, lse, tolerance * of_v, tolerance + rounding
+        rounding = UNIT[self.dtype] * (self.clean[0].shape[-1] ** 0.5 * bound + 4 * largest)
+        half, smallest = HALF_UNIT.get(self.dtype, (0.0, 0.0))
+        of_weights = half + smallest * max(KEYS)
+        allowed = (tolerance + 2 * of_weights + half) * of_v + smallest
+        return out, lse, allowed, tolerance + rounding + of_weights
 
-    def _score_bound(self):
+    def _largest_score(self, options):
+        """Return the largest absolute score that counts, before and after ALiBi and mask."""
+        if self.function == "attention":
+            tables = [
+                reference.attention(*self.clean, **options, return_scores=stage)[-1]
+                for stage in ("scaled", "masked")
+            ]
+            return max(_largest(tables[1]), _largest(np.where(tables[1] > -np.inf, tables[0], 0.0)))
+        slope = _largest(options.get("alibi_slopes", 0.0))
+        farthest = max(KEYS) + max(QUERIES) + _largest(options.get("q_offset", 0))
+        return self._score_bound(options) + slope * farthest
+
+    def _score_bound(self, options):
         """Return |scale| max|q| max|k|, which no scaled score exceeds (Cauchy-Schwarz)."""
         q, k = (tensor.astype(np.float64) for tensor in self.clean[:2])
         if not q.size or not k.size:
             return 0.0
         norms = [float(np.sqrt(np.square(tensor).sum(-1).max())) for tensor in (q, k)]
-        return abs(self.options.get("scale", q.shape[-1] ** -0.5)) * norms[0] * norms[1]
+        scale = abs(options.get("scale", q.shape[-1] ** -0.5))
+        return scale * norms[0] * norms[1] * _largest_scale(options, "k_scale")
 
 
 def _largest(array):
     """Largest absolute value of the finite elements; 0 of none."""
+    array = np.asarray(array, np.float64)
     finite = np.abs(array[np.isfinite(array)])
     return float(finite.max(initial=0.0))
+
+
+def _largest_scale(options, name):
+    """Largest of the scales of this name; 1 without."""
+    return _largest(options.get(name, 1.0))
 
 
 def _brief(value):
@@ -118,10 +154,11 @@ def random_problem(seed, index, dtype=None):
     _add_score_options(rng, options, shape)
     _add_positions(rng, options, shape)
     _add_mask(rng, options, shape, dtype)
-    q, k, v = (_strided(rng, rng.standard_normal(each).astype(dtype)) for each in shape.tensors)
+    q, k, v = (strided(rng, rng.standard_normal(each).astype(dtype)) for each in shape.tensors)
     clean = (q, k, v)
-    unused = _unused_keys(options, shape)
-    k, v = _poisoned(k, unused, shape), _poisoned(v, unused, shape)
+    unused = unused_keys(options, shape.keys)
+    axis = -3 if shape.bshd else -2
+    k, v = poisoned(k, unused, axis), poisoned(v, unused, axis)
     if rng.random() < 0.2:
         options["out"] = _out(rng, shape, dtype)
     return RandomProblem(seed, index, (q, k, v), clean, options)
@@ -219,30 +256,34 @@ def _add_mask(rng, options, shape, dtype):
         mask = rng.standard_normal(size).astype(dtype) * 3
         if kind == "float-inf":
             mask = np.where(rng.random(size) < 0.3, dtype.type(-np.inf), mask)
-    options["attn_mask"] = _strided(rng, np.asarray(mask)) if rank else np.asarray(mask)
+    options["attn_mask"] = strided(rng, np.asarray(mask)) if rank else np.asarray(mask)
 
 
-def _unused_keys(options, shape):
+def unused_keys(options, keys):
     """Return which keys no row of any batch entry may use, (Sk,) bool."""
-    j = np.arange(shape.keys)
-    ends = np.atleast_1d(options.get("kv_lengths", shape.keys))
+    j = np.arange(keys)
+    ends = np.atleast_1d(options.get("kv_lengths", keys))
     starts = np.atleast_1d(options.get("kv_starts", 0))
     used = ((starts[:, None] <= j) & (j < ends[:, None])).any(0)
     mask = options.get("attn_mask")
-    if mask is not None and mask.ndim and mask.shape[-1] == shape.keys:
+    if mask is not None and mask.ndim and mask.shape[-1] == keys:
         allowed = mask if mask.dtype == bool else mask > -np.inf
         used &= allowed.any(tuple(range(mask.ndim - 1)))
     return ~used
 
 
-def _poisoned(tensor, unused, shape):
-    """Return a copy with the same strides and NaN at the unused keys."""
+def poison(dtype):
+    """Return NaN, or what a type has instead of it."""
+    return {"b": True, "i": -128}.get(dtype.kind, np.nan)
+
+
+def poisoned(tensor, unused, axis):
+    """Return a copy with the same strides and NaN at the unused keys, which lie on `axis`."""
     if not unused.any():
         return tensor
     copy = _like(tensor)
     copy[...] = tensor
-    axis = -3 if shape.bshd else -2
-    np.moveaxis(copy, axis, 0)[unused] = np.nan
+    np.moveaxis(copy, axis, 0)[unused] = poison(tensor.dtype)
     return copy
 
 
@@ -253,14 +294,14 @@ def _like(array):
     extent = sum((n - 1) * step for n, step in zip(array.shape, steps, strict=True)) + 1
     if array.size == 0 or not order:
         return np.empty_like(array)
-    base = np.full(extent, np.nan, array.dtype)
-    view = np.lib.stride_tricks.as_strided(
-        base, array.shape, [step * array.itemsize for step in steps]
-    )
+    memory = np.empty(extent * array.itemsize, np.uint8)  # as_strided knows no types of ml_dtypes
+    np.ndarray(extent, array.dtype, memory)[:] = poison(array.dtype)
+    strides = [step * array.itemsize for step in steps]
+    view = np.ndarray(array.shape, array.dtype, memory, 0, strides)
     return view[tuple(slice(None, None, -1 if s < 0 else 1) for s in array.strides)]
 
 
-def _strided(rng, array):
+def strided(rng, array):
     """Return the same values in memory of some awkward order; what lies between them is NaN."""
     kind = rng.choice(STRIDES)
     axis = int(rng.integers(array.ndim))
@@ -275,8 +316,7 @@ def _strided(rng, array):
         axis = array.ndim - 1
     shape = [n * 2 if i == axis and kind != "offset" else n for i, n in enumerate(array.shape)]
     shape[-1] += 1 if kind == "offset" else 0
-    poison = np.nan if array.dtype.kind == "f" else True
-    room = np.full(shape, poison, array.dtype)
+    room = np.full(shape, poison(array.dtype), array.dtype)
     view = room[..., 1:] if kind == "offset" else room[_every_second(array.ndim, axis)]
     view[...] = array
     return view

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: MIT
+"""Random problems in pages, packs and narrow types: all drawn, all valid, and errors are found."""
+
+import itertools
+
+import numpy as np
+import pytest
+import stand_in
+
+import fastattn
+from fastattn import cli
+from fastattn.cli import check, random_storage
+from fastattn.cli.random_problems import random_problem
+from fastattn.cli.random_storage import stored_problem
+
+
+def everything(_):
+    return True
+
+
+@pytest.fixture
+def oracle(monkeypatch):
+    """The oracle in the place of the core, which is under test in test_cli.py."""
+    pytest.importorskip("ml_dtypes")
+    monkeypatch.setattr(fastattn, "attention", stand_in.attention)
+    monkeypatch.setattr(fastattn, "attention_varlen", stand_in.attention_varlen)
+
+
+def test_poison_and_nonsense_are_never_read(oracle):
+    """The oracle gets what the core would get, and finds what it finds without poison."""
+    for index in range(80):
+        problem = stored_problem(3, index, can=everything)
+        assert check.check(problem, ["scalar"]) == [], problem.describe()
+
+
+def test_problems_are_various():
+    pytest.importorskip("ml_dtypes")
+    problems = [stored_problem(0, index, can=everything) for index in range(400)]
+    assert {problem.dtype for problem in problems} == set(check.TOLERANCE)
+    of_kv = {problem.arrays[1].dtype.name for problem in problems}
+    assert of_kv == {*check.TOLERANCE, "int8", "float8_e4m3fn", "float8_e5m2"}
+    kinds = {(problem.function, "block_table" in problem.options) for problem in problems}
+    assert len(kinds) == 4
+    ranks = {np.ndim(p.options["k_scale"]) for p in problems if "k_scale" in p.options}
+    assert ranks >= {0, 1, 2, 3}
+    packs = [problem for problem in problems if problem.function == "attention_varlen"]
+    used = set().union(*(problem.options for problem in packs))
+    assert used >= {"kv_lengths", "kv_starts", "q_offset", "causal", "window_size", "sinks"}
+    assert any(0 in np.diff(problem.options["cu_seqlens_q"]) for problem in packs)
+    pages = [problem for problem in problems if "block_table" in problem.options]
+    assert any((p.options["block_table"] < 0).any() for p in pages)
+    assert any(p.options.get("layout") == "bshd" for p in pages)
+    assert any("attn_mask" in p.options for p in pages)
+
+
+def test_problems_follow_from_seed_and_index():
+    pytest.importorskip("ml_dtypes")
+    for index in range(30):
+        one, other = (stored_problem(0, index, can=everything) for _ in range(2))
+        assert one.describe() == other.describe()
+        for array, again in zip(one.arrays, other.arrays, strict=True):
+            np.testing.assert_array_equal(array.astype(float), again.astype(float))
+            assert array.strides == again.strides
+        for name, value in one.options.items():
+            if not isinstance(value, str | tuple):
+                value, again = (np.asarray(each, float) for each in (value, other.options[name]))
+                np.testing.assert_array_equal(value, again)
+
+
+def test_problems_of_a_core_that_can_do_nothing_new():
+    for index in range(30):
+        problem = stored_problem(0, index, can=lambda _: False)
+        assert problem.describe() == random_problem(0, index).describe()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_pinned_dtype(dtype):
+    pytest.importorskip("ml_dtypes")
+    assert {stored_problem(0, i, dtype, can=everything).dtype for i in range(30)} == {dtype}
+
+
+@pytest.mark.parametrize("option", ["v_scale", "kv_starts", "block_table"])
+def test_an_option_that_is_ignored_is_found(option, oracle, monkeypatch):
+    """Scales of one, sequences that begin at 0, a table in another order."""
+
+    def wrong(function):
+        def call(*arrays, **options):
+            if option == "v_scale" and option in options:
+                options[option] = np.ones_like(options[option])
+            elif option == "block_table" and option in options:
+                pages = arrays[1].shape[0]
+                table = np.clip(options[option], 0, pages - 1)
+                options[option] = np.where(table == 0, pages - 1, table - 1)
+            elif option == "kv_starts":
+                options.pop(option, None)
+            return function(*arrays, **options)
+
+        return call
+
+    for function in stand_in.attention, stand_in.attention_varlen:
+        monkeypatch.setattr(fastattn, function.__name__, wrong(function))
+    problems = (stored_problem(3, index, can=everything) for index in itertools.count())
+    problems = itertools.islice((each for each in problems if option in each.options), 15)
+    assert sum(bool(check.check(problem, ["scalar"])) for problem in problems) >= 5
+
+
+def test_dtype_that_cannot_be_computed(monkeypatch, capsys):
+    monkeypatch.setattr(check, "can", lambda _: False)
+    assert cli.main(["check", "--dtype", "bfloat16"]) == 2
+    assert (
+        "--dtype: expected one that can be computed here, got bfloat16" in capsys.readouterr().err
+    )
+    with pytest.raises(NotImplementedError, match="dtype: expected one that can be computed here"):
+        stored_problem(0, 0, "float16", can=lambda _: False)
+
+
+def test_missing_ml_dtypes_is_no_error(monkeypatch):
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(random_storage.importlib, "import_module", missing)
+    assert random_storage.can.__wrapped__("bfloat16") is False
+    assert random_storage.can.__wrapped__("float8") is False
