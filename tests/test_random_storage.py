@@ -33,6 +33,13 @@ def test_poison_and_nonsense_are_never_read(oracle):
         assert check.check(problem, ["scalar"]) == [], problem.describe()
 
 
+def test_core_against_the_oracle():
+    """Whatever the core can do, on every instruction set."""
+    for index in range(100):
+        problem = stored_problem(8, index)
+        assert check.check(problem, fastattn.isas()) == []
+
+
 def test_problems_are_various():
     pytest.importorskip("ml_dtypes")
     problems = [stored_problem(0, index, can=everything) for index in range(400)]
