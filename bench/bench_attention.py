@@ -12,7 +12,7 @@ import pytest
 from conftest import annotate
 
 import fastattn
-from fastattn.measure import peers, problems
+from fastattn.measure import checking, peers, suites
 
 SCALAR_FLOPS = 3e9  # beyond that nobody waits for scalar code
 
@@ -20,11 +20,11 @@ SCALAR_FLOPS = 3e9  # beyond that nobody waits for scalar code
 def grid():
     """Return the problems: prefill, masks, small."""
     return [
-        *problems.prefill(),
-        *problems.prefill(causal=True),
-        *problems.masks()[1:-1],
-        *problems.small(),
-        *problems.prefill(lengths=(512, 2048), depths=(64,), dtype="float64"),
+        *suites.prefill(),
+        *suites.prefill(causal=True),
+        *suites.masks()[1:-1],
+        *suites.small(),
+        *suites.prefill(lengths=(512, 2048), depths=(64,), dtype="float64"),
     ]
 
 
@@ -44,7 +44,7 @@ def test_attention(benchmark, problem, isa, threads):
     benchmark.group = f"{problem.name} {problem.dtype}"
     inputs = problem.inputs()
     prepared = peers.Fastattn(threads, isa).prepare(problem, inputs)
-    benchmark.extra_info["error"] = peers.check(prepared, problem, inputs)
+    benchmark.extra_info["error"] = checking.check(prepared, problem, inputs)
     if problem.flops() > 1e9:
         benchmark.pedantic(prepared.call, rounds=5, warmup_rounds=1)
     else:

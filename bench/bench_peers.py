@@ -15,7 +15,7 @@ from conftest import annotate
 
 import fastattn
 from fastattn import cli
-from fastattn.measure import limits, peers, problems, runner
+from fastattn.measure import limits, peers, runner, suites
 
 SECONDS = 2.0
 
@@ -43,9 +43,9 @@ def grid():
     prefill = [
         problem
         for causal in (False, True)
-        for problem in problems.prefill(causal, lengths=(256, 1024, 2048))
+        for problem in suites.prefill(causal, lengths=(256, 1024, 2048))
     ]
-    return [*prefill, *problems.masks()[1:-1], *problems.small()]
+    return [*prefill, *suites.masks()[1:-1], *suites.small()]
 
 
 @pytest.mark.benchmark(timer=clock)
@@ -53,7 +53,7 @@ def grid():
 def test_peers(benchmark, problem, threads):
     """Measure one problem with everybody; fail if a result is wrong."""
     benchmark.group = "against other libraries"
-    peak = limits.FmaPeak(fastattn.isa(), problem.dtype, threads)
+    peak = limits.FmaPeak(fastattn.isa(), problem.arithmetic, threads)
     contestants = [peers.Fastattn(threads), *peers.select(None, threads)]
     row = runner.measure(problem, contestants, peak=peak, seconds=SECONDS)
     wrong = [f"{entry.name}: {entry.note}" for entry in row.entries.values() if entry.failed]

@@ -11,7 +11,7 @@ import numpy as np
 
 import fastattn
 from fastattn import reference
-from fastattn.measure import limits, peers, problems, runner, timing
+from fastattn.measure import checking, limits, peers, problems, runner, suites, timing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +78,8 @@ def accuracy(settings):
     """Float32 error against the oracle, standard normal input; the same for torch."""
     length = settings.length(2048)
     figures = []
-    for depth in problems.DEPTHS:
-        problem = problems.Problem(Hq=problems.HEADS, Sq=length, D=depth)
+    for depth in suites.DEPTHS:
+        problem = problems.Problem(Hq=suites.HEADS, Sq=length, D=depth)
         inputs = problem.inputs()
         expected = np.stack(
             [
@@ -112,7 +112,7 @@ def peak(settings):
     for isa in [name for name in fastattn.isas() if name != "scalar"]:
         meter = limits.FmaPeak(isa, "float32", settings.threads)
         for depth in (128, 64):
-            problem = problems.Problem(Hq=problems.HEADS, Sq=length, D=depth)
+            problem = problems.Problem(Hq=suites.HEADS, Sq=length, D=depth)
             subject = peers.Fastattn(settings.threads, isa)
             row = runner.measure(problem, [subject], peak=meter, seconds=settings.seconds)
             goal = PEAK_GOALS.get(isa, {}).get(depth)
@@ -128,7 +128,7 @@ def relative_times(base, others, settings):
     for problem in (base, *others):
         inputs = problem.inputs()
         prepared = subject.prepare(problem, inputs)
-        peers.check(prepared, problem, inputs)
+        checking.check(prepared, problem, inputs)
         calls[problem.label] = prepared.call
     run = timing.interleave(calls, seconds=settings.seconds)
     return {problem.label: 1 / run.ratio(problem.label, base.label) for problem in others}
@@ -137,9 +137,9 @@ def relative_times(base, others, settings):
 def causal(settings):
     """Time of the causal problem relative to the full one."""
     length, figures = settings.length(2048), []
-    for depth in problems.DEPTHS:
-        full = problems.Problem(Hq=problems.HEADS, Sq=length, D=depth)
-        half = problems.Problem(Hq=problems.HEADS, Sq=length, D=depth, causal=True)
+    for depth in suites.DEPTHS:
+        full = problems.Problem(Hq=suites.HEADS, Sq=length, D=depth)
+        half = problems.Problem(Hq=suites.HEADS, Sq=length, D=depth, causal=True)
         [time] = relative_times(full, [half], settings).values()
         figures.append(Figure(f"causal / full N={length} D={depth}", time, at_most=0.56))
     return figures, []
@@ -152,7 +152,7 @@ def masks(settings):
     """Time with each kind of mask relative to none."""
     figures = []
     for length in sorted({settings.length(2048), settings.length(4096)}):
-        base, *masked = problems.masks(length)[:-1]
+        base, *masked = suites.masks(length)[:-1]
         times = relative_times(base, masked, settings)
         figures += [
             Figure(
@@ -177,13 +177,13 @@ def _rows(settings, chosen):
 
 def small(settings):
     """The tiny call and the MiniLM-like batches, with every peer."""
-    rows = _rows(settings, problems.small())
+    rows = _rows(settings, suites.small())
     figures = []
     for row, goal in zip(rows, (2.0, 1.5, None), strict=True):
         if not row.measured:
             continue
         name, seconds = row.problem.name, row.entries[row.subject].timing.median
-        if row.problem.name == problems.TINY.name:
+        if row.problem.name == suites.TINY.name:
             figures.append(Figure(f"{name} time", seconds * 1e6, "us", at_most=8.0))
         if row.peers:
             label = f"{name} against the best peer ({row.best_peer})"
@@ -193,10 +193,10 @@ def small(settings):
 
 def prefill(settings):
     """Full and causal prefill against the best peer of each shape."""
-    lengths = (256, 512) if settings.quick else problems.LENGTHS
+    lengths = (256, 512) if settings.quick else suites.LENGTHS
     figures, rows = [], []
     for name, is_causal, goal in (("full", False, 1.3), ("causal", True, 1.5)):
-        group = _rows(settings, problems.prefill(is_causal, lengths))
+        group = _rows(settings, suites.prefill(is_causal, lengths))
         rows += group
         ratios = [row.ratio() for row in group if row.measured and row.peers]
         if ratios:

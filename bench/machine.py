@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The limits of this machine: FMA peak per ISA, read bandwidth per level of memory.
+"""The limits of this machine: FMA peak per ISA, read bandwidth, exponentials.
 
     python bench/machine.py [--threads N] [--json FILE]
 
-Both come from loops in C that do nothing else. They are what the figures of the other benches are
+They come from loops in C that do nothing else. They are what the figures of the other benches are
 shares of; those measure the peak anew within their own run.
 """
 
@@ -51,29 +51,6 @@ def heading(known):
     )
 
 
-def peak_cells(measured):
-    """Return (headings, lines) of the FMA peaks."""
-    lines = [
-        [row["isa"], row["dtype"], str(row["threads"]), f"{row['flops'] / 1e9:.1f}"]
-        for row in measured["peaks"]
-    ]
-    return ["ISA", "type", "threads", "GFLOP/s"], lines
-
-
-def bandwidth_cells(measured):
-    """Return (headings, lines) of the read bandwidths."""
-    lines = [
-        [
-            row["level"],
-            f"{row['bytes'] / 2**20:.1f}",
-            str(row["threads"]),
-            f"{row['rate'] / 1e9:.1f}",
-        ]
-        for row in measured["bandwidth"]
-    ]
-    return ["lives in", "MiB per thread", "threads", "GB/s"], lines
-
-
 def main(arguments=None):
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -83,10 +60,9 @@ def main(arguments=None):
     known = facts()
     fastattn.show_config()
     measured = limits.machine(options.threads)
-    print()
-    table.show(*peak_cells(measured), title="FMA peak")
-    print()
-    table.show(*bandwidth_cells(measured), title=f"Read bandwidth ({known['isa']})")
+    for title, cells in table.limits(measured).items():
+        print()
+        table.show(*cells, title=title)
     if options.json:
         options.json.write_text(json.dumps(known | measured, indent=1) + "\n")
 

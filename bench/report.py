@@ -48,8 +48,9 @@ def as_markdown(known, measured, found, rows):
     if rows:
         parts += ["## Against other libraries", table.markdown(*table.cells(rows))]
         parts += ["\n".join(f"- {line}" for line in table.summary(rows))]
-    parts += ["## Limits", table.markdown(*machine.peak_cells(measured))]
-    parts += [table.markdown(*machine.bandwidth_cells(measured))]
+    parts += ["## Limits"]
+    for title, cells in table.limits(measured).items():
+        parts += [title, table.markdown(*cells)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -133,6 +133,10 @@ def test_check_reports_an_exception_as_a_miss(monkeypatch, capsys):
         (["bench", "--shape", "1,3,2,8,8,8"], "no multiple of Hkv"),
         (["bench", "--threads", "0"], "--threads"),
         (["bench", "--json", "/no/such/folder/x.json"], "no such directory"),
+        (["bench", "--csv", "/no/such/folder/x.csv"], "no such directory"),
+        (["bench", "--fail-below", "1.5"], "--fail-below"),
+        (["bench", "--compare", "/no/such/x.json"], "No such file"),
+        (["bench", "--compare", __file__], "no figures of `bench --json`"),
     ],
 )
 def test_bad_options(arguments, message, capsys):
@@ -153,6 +157,26 @@ def test_bench_one_shape(tmp_path, capsys):
     assert rows[0]["entries"]["numpy"]["seconds"] > 0
     assert rows[0]["ratios"]["numpy"] > 0
     assert "| 1x4/2x16x8 |" in text.read_text()
+
+
+def test_bench_compares_with_an_earlier_run(tmp_path, capsys):
+    figures, lines = tmp_path / "x.json", tmp_path / "x.csv"
+    arguments = ["bench", "--shape", "1,4,2,1,16,8", "--peers", "none", "--seconds", "0.01"]
+    arguments += ["--dtype", "int8"]
+    assert cli.main([*arguments, "--json", str(figures), "--csv", str(lines)]) == 0
+    heading, line = lines.read_text().splitlines()
+    assert dict(zip(heading.split(","), line.split(","), strict=True))["kv_dtype"] == "int8"
+    data = json.loads(figures.read_text())
+    data["rows"][0]["entries"]["fastattn"] |= {"seconds": 1e-9, "noise": 0.0}
+    faster = tmp_path / "faster.json"
+    faster.write_text(json.dumps(data))
+    capsys.readouterr()
+    assert cli.main([*arguments, "--compare", str(faster)]) == 1
+    assert "1 SLOWER" in capsys.readouterr().out
+    data["machine"]["threads"] += 1
+    faster.write_text(json.dumps(data))
+    assert cli.main([*arguments, "--compare", str(faster)]) == 2
+    assert "the runs do not compare: threads" in capsys.readouterr().err
 
 
 def test_run_round_trip(files, capsys):

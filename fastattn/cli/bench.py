@@ -1,53 +1,105 @@
 # SPDX-License-Identifier: MIT
-"""``bench``: time and share of the FMA peak, side by side with what else is installed."""
+"""``bench``: time and share of the machine's limits, side by side with what else is installed."""
 
+import csv
 import json
 from pathlib import Path
 
 from fastattn.cli import UsageError, progress
 
-SUITES = ("short", "prefill", "causal", "masks", "small", "all")
+SUITES = ("short", "prefill", "causal", "decode", "varlen", "masks", "small", "models", "all")
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int8")
+DETAILED = 2  # so many problems have a line for each library without being asked
 
 
 def add(subparsers):
     """Declare the subcommand."""
     parser = subparsers.add_parser(
         "bench",
-        help="speed against NumPy, torch, ONNX Runtime and OpenVINO, and against the FMA peak",
+        help="speed against other libraries and against the limits of the machine",
         description="Time `attention` in interleaved rounds with the other libraries that are "
-        "installed. Each result is compared with the oracle before it is timed. 'of peak' is the "
-        "share of what a register-only FMA loop reaches in the same run, 'vs' how many times "
-        "faster than that library. Exit code 1 if any result was wrong.",
+        "installed. Each result is compared with the oracle before it is timed. 'of limit' is the "
+        "share of what the machine can do in the same run: a loop of multiply-adds in registers "
+        "(FMA) or a plain read of the same K and V (read), whichever takes longer; 'vs' is how "
+        "many times faster than that library. Exit code 1 if any result was wrong, or with "
+        "--compare if anything became slower.",
     )
     parser.add_argument("--suite", choices=SUITES, default="short", help="problems (%(default)s)")
     parser.add_argument("--shape", metavar="B,Hq,Hkv,Sq,Sk,D", help="this problem, full and causal")
-    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="float32",
+        help="of q, k and v; int8: of k and v, beside float32 queries (%(default)s)",
+    )  # fmt: skip
     parser.add_argument("--isa", help="instruction set to use instead of the best one")
     parser.add_argument("--threads", type=int, help="of everything (default: what info says)")
-    parser.add_argument("--peers", metavar="NAMES", help="comma-separated; 'none'; default: all")
+    parser.add_argument(
+        "--peers", metavar="NAMES",
+        help="comma-separated; 'none'; default: all that are installed, but flex, which compiles "
+        "for a minute per problem and has to be named",
+    )  # fmt: skip
     parser.add_argument("--seconds", type=float, default=2.0, help="per problem (%(default)s)")
+    parser.add_argument("--details", action="store_true", help="a line for each library")
+    parser.add_argument("--limits", action="store_true", help="measure those of the machine, too")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="a line for each library there")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there")
+    parser.add_argument("--compare", type=Path, metavar="OLD.json", help="with an earlier --json")
+    parser.add_argument(
+        "--fail-below", type=float, default=0.95, metavar="RATIO",
+        help="slower is: speed now / then below this, by more than noise (%(default)s)",
+    )  # fmt: skip
     parser.set_defaults(run=run)
 
 
 def run(options):
-    """Measure and print; return 0, or 1 if a result was wrong."""
+    """Measure and print; return 0, or 1 if a result was wrong or anything became slower."""
     import fastattn
-    from fastattn.measure import runner, table
+    from fastattn.measure import limits, table
+
+    threads = _checked(options)
+    chosen = _problems(options)
+    machine = fastattn.config() | {"threads": threads, "isa": options.isa or fastattn.isa()}
+    old = None if options.compare is None else _old(options.compare, machine)
+    if options.limits:
+        machine |= limits.machine(threads)
+        _show_limits(machine)
+    rows = _measure(options, chosen, threads)
+    used = table.count_text(threads, "thread")
+    title = f"bench: {options.dtype}, {machine['isa']}, {used}"
+    if options.details or len(chosen) <= DETAILED:
+        table.show(*table.details(rows))
+        print()
+    table.show(*table.cells(rows), title=title)
+    print(*table.summary(rows), sep="\n")
+    _write(options, rows, machine, title)
+    slower = old is not None and _compare(old, rows, options.fail_below)
+    return 1 if slower or any(row.failed for row in rows) else 0
+
+
+def _checked(options):
+    """Return the number of threads; raise UsageError for what cannot be."""
+    import fastattn
 
     if options.isa is not None and options.isa not in fastattn.isas():
         raise UsageError(f"--isa: expected one of {', '.join(fastattn.isas())}, got {options.isa}")
     threads = fastattn.get_num_threads() if options.threads is None else options.threads
     if threads < 1 or options.seconds <= 0:
         raise UsageError("--threads and --seconds must be positive")
-    for path in (options.json, options.markdown):
+    if not 0 < options.fail_below <= 1:
+        raise UsageError(f"--fail-below: expected above 0 and at most 1, got {options.fail_below}")
+    for path in (options.json, options.csv, options.markdown):
         if path is not None and not path.parent.is_dir():
             raise UsageError(f"{path}: no such directory")
-    chosen = _problems(options)
+    return threads
+
+
+def _measure(options, chosen, threads):
+    """Return the rows of all problems."""
+    from fastattn.measure import runner
+
     with progress.bar("bench") as update:
         try:
-            rows = runner.measure_suite(
+            return runner.measure_suite(
                 chosen,
                 threads=threads,
                 isa=options.isa,
@@ -57,32 +109,34 @@ def run(options):
             )
         except ValueError as error:  # the name of a peer; what libraries raise is in the rows
             raise UsageError(error) from None
-    used = table.count_text(threads, "thread")
-    title = f"bench: {options.dtype}, {options.isa or fastattn.isa()}, {used}"
-    table.show(*table.cells(rows), title=title)
-    print(*table.summary(rows), sep="\n")
-    _write(options, rows, threads, title)
-    return 1 if any(row.failed for row in rows) else 0
+        except ModuleNotFoundError as error:
+            raise UsageError(f"--dtype {options.dtype} needs {error.name}") from None
 
 
 def _problems(options):
     """Return the problems that were asked for."""
-    from fastattn.measure import problems
+    from fastattn.measure import problems, suites
 
     if options.shape is None:
-        return problems.suite(options.suite, options.dtype)
-    names = ("B", "Hq", "Hkv", "Sq", "Sk", "D")
-    words = options.shape.split(",")
-    if len(words) != len(names) or not all(word.strip().isdecimal() for word in words):
-        raise UsageError(f"--shape: expected {','.join(names)}, got {options.shape!r}")
-    sizes = dict(zip(names, map(int, words), strict=True))
+        return suites.suite(options.suite, options.dtype)
+    sizes = shape(options.shape)
+    kinds = {"dtype": options.dtype}
+    if options.dtype == "int8":
+        kinds = {"dtype": "float32", "kv_dtype": "int8"}
+    flags = (False, True) if sizes["Sq"] > 1 else (False,)
     try:
-        return [
-            problems.Problem(**sizes, causal=causal, dtype=options.dtype)
-            for causal in (False, True)
-        ]
+        return [problems.Problem(**sizes, **kinds, causal=causal) for causal in flags]
     except ValueError as error:
         raise UsageError(f"--{error}") from None
+
+
+def shape(text):
+    """Return the sizes in `text`, by name."""
+    names = ("B", "Hq", "Hkv", "Sq", "Sk", "D")
+    words = text.split(",")
+    if len(words) != len(names) or not all(word.strip().isdecimal() for word in words):
+        raise UsageError(f"--shape: expected {','.join(names)}, got {text!r}")
+    return dict(zip(names, map(int, words), strict=True))
 
 
 def _peer_names(text):
@@ -92,15 +146,54 @@ def _peer_names(text):
     return [name for name in text.split(",") if name and name != "none"]
 
 
-def _write(options, rows, threads, title):
-    """Write the JSON and the Markdown file that were asked for."""
+def _old(path, machine):
+    """Return the rows of an earlier run on the same machine."""
+    from fastattn.measure import compare
+
+    try:
+        data = json.loads(path.read_text())
+        rows, there = data["rows"], data["machine"]
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(f"{path}: no figures of `bench --json`") from None
+    if reason := compare.settings_differ(there, machine):
+        raise UsageError(f"--compare: the runs do not compare: {reason}")
+    return rows
+
+
+def _compare(old, rows, fail_below):
+    """Print what changed; return whether anything became slower."""
+    from fastattn.measure import compare, table
+
+    found = compare.changes(old, table.as_json(rows), fail_below)
+    print()
+    table.show(*compare.cells(found), title="against the earlier run")
+    print(compare.summary(found, fail_below))
+    return compare.failed(found)
+
+
+def _show_limits(measured):
+    """Print the limits of the machine."""
+    from fastattn.measure import table
+
+    for title, cells in table.limits(measured).items():
+        table.show(*cells, title=title)
+        print()
+
+
+def _write(options, rows, machine, title):
+    """Write the files that were asked for."""
     import fastattn
     from fastattn.measure import table
 
     if options.json is not None:
-        machine = fastattn.config() | {"threads": threads}
         data = {"machine": machine, "rows": table.as_json(rows)}
         options.json.write_text(json.dumps(data, indent=1) + "\n")
+    if options.csv is not None:
+        headings, lines = table.records(rows)
+        with options.csv.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([headings, *lines])
     if options.markdown is not None:
         lines = [f"**{title}**, {fastattn.config()['cpu']}", table.markdown(*table.cells(rows))]
         lines.append("\n".join(f"- {line}" for line in table.summary(rows)))

@@ -4,10 +4,12 @@
 Nothing here is imported by ``import fastattn``. The command line (``python -m fastattn bench``) and
 ``bench/`` in the source tree are built on it::
 
-    problems  what is computed, and how many operations it takes
-    peers     other libraries behind one interface, checked before they are timed
-    limits    what the machine could do: FMA peak, read bandwidth
+    problems  what is computed, and how many operations and bytes it takes; inputs: its arrays
+    suites    named lists of problems
+    peers     other libraries behind one interface; checking: against the oracle, before the clock
+    limits    what the machine could do: FMA peak, read bandwidth, exponentials
     timing    several callables in one interleaved run
-    runner    one problem: every peer and the limit, side by side
-    table     rows as text, Markdown and JSON
+    runner    one problem: every peer and the limits, side by side
+    table     rows as text, Markdown, JSON and CSV
+    compare   two runs: what became slower
 """

@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: MIT
-"""What the machine could do: FMA peak per ISA and type, read bandwidth per level of memory.
+"""What the machine could do: FMA peak, read bandwidth per level of memory, exponentials.
 
-Both come from loops in C (`fastattn._kernels`): one that does nothing but fused multiply-adds in
+They come from loops in C (`fastattn._kernels`): one that does nothing but fused multiply-adds in
 registers, one that does nothing but read. They are meant to run within the same interleaved run as
 the work that is compared with them (`timing.interleave`, argument `meters`).
 """
 
 import concurrent.futures
+import functools
 import time
 
 import numpy as np
 
 SAMPLE_SECONDS = 4e-3  # long against the start of a thread, short against a change of clock
 TRIES = 3  # one of three may meet an interruption
+EXPONENTIALS = 1 << 12  # at a time: they stay in the first-level cache
+
+
+@functools.cache
+def _pool(threads):
+    return concurrent.futures.ThreadPoolExecutor(threads)
 
 
 class _Meter:
@@ -24,7 +31,7 @@ class _Meter:
 
     def __init__(self, threads):
         self.threads = threads
-        self._pool = concurrent.futures.ThreadPoolExecutor(threads) if threads > 1 else None
+        self._pool = _pool(threads) if threads > 1 else None
         self._repeats = 1
         while (elapsed := min(self._elapsed() for _ in range(TRIES))) < SAMPLE_SECONDS / 2:
             self._repeats *= 4
@@ -87,22 +94,66 @@ class ReadBandwidth(_Meter):
     working_set : int
         Bytes that each thread reads again and again, its own ones.
     threads : int
+    parts : list of list of ndarray, optional
+        What each thread reads instead: contiguous arrays of float32.
     """
 
     unit = "B/s"
 
-    def __init__(self, isa, working_set, threads=1):
+    def __init__(self, isa, working_set, threads=1, parts=None):
         from fastattn import _kernels
 
         self.isa = isa
         self._loop = _kernels.read_loop
         floats = max(working_set // 4, 64)
-        self._arrays = [np.ones(floats, np.float32) for _ in range(threads)]
+        self._parts = parts or [[np.ones(floats, np.float32)] for _ in range(threads)]
         super().__init__(threads)
 
     def _work(self, index):
-        array = self._arrays[index]
-        return sum(self._loop(self.isa, array) for _ in range(self._repeats))
+        parts = self._parts[index]
+        return sum(self._loop(self.isa, part) for _ in range(self._repeats) for part in parts)
+
+
+def read_of(problem, inputs, isa, threads):
+    """Return the meter of a plain read of a problem's K and V by so many threads.
+
+    It reads the very arrays, each thread its share. Where only a part of the keys is seen, and
+    where they are so few that calling would count, it reads as many bytes of its own, at least half
+    of a second-level cache.
+    """
+    least = working_sets(threads)["L2"]
+    each = problem.kv_bytes() // threads
+    whole = problem.packed or problem.keys_seen() == problem.B * problem.Sk
+    if not whole or each < least:
+        return ReadBandwidth(isa, max(each, least), threads)
+    flat = [tensor.ravel(order="K").view(np.uint8) for tensor in (inputs.k, inputs.v)]
+    parts = []
+    for index in range(threads):
+        cut = [
+            piece[len(piece) * index // threads // 64 * 64 :][: len(piece) // threads // 64 * 64]
+            for piece in flat
+        ]
+        parts.append([piece.view(np.float32) for piece in cut])
+    return ReadBandwidth(isa, each, threads, parts)
+
+
+class Exponentials(_Meter):
+    """Meter of exponentials in one thread, of numbers in the first-level cache."""
+
+    unit = "1/s"
+
+    def __init__(self, isa, dtype="float32"):
+        from fastattn import _kernels
+
+        self.isa = isa
+        self._loop = _kernels.elementwise
+        self._numbers = np.linspace(-20, 0, EXPONENTIALS, dtype=dtype)
+        super().__init__(1)
+
+    def _work(self, index):
+        for _ in range(self._repeats):
+            self._loop("exp2", self.isa, self._numbers)
+        return self._repeats * EXPONENTIALS
 
 
 def median_rate(meter, samples=5):
@@ -129,6 +180,11 @@ def working_sets(threads):
     return sets
 
 
+def sweep_sizes():
+    """Return bytes per thread from 16 KiB to 256 MiB, for bandwidth against working set."""
+    return [1 << power for power in range(14, 29, 2)]
+
+
 def machine(threads, isas=None, dtypes=("float32", "float64")):
     """Measure all limits of this machine.
 
@@ -144,7 +200,8 @@ def machine(threads, isas=None, dtypes=("float32", "float64")):
     -------
     dict
         ``peaks``: [{isa, dtype, threads, flops}], ``bandwidth``: [{level, bytes, threads, rate}]
-        with the working set of one thread in bytes; rates per second over all threads.
+        with the working set of one thread in bytes, level "" between the levels;
+        ``exponentials``: [{isa, dtype, threads, rate}]. Rates per second over all threads.
     """
     import fastattn
 
@@ -169,6 +226,16 @@ def machine(threads, isas=None, dtypes=("float32", "float64")):
             "rate": median_rate(ReadBandwidth(best, size, count)),
         }
         for count in counts
-        for level, size in working_sets(count).items()
+        for level, size in [*working_sets(count).items(), *(("", n) for n in sweep_sizes())]
     ]
-    return {"peaks": peaks, "bandwidth": bandwidth}
+    exponentials = [
+        {
+            "isa": isa,
+            "dtype": dtype,
+            "threads": 1,
+            "rate": median_rate(Exponentials(isa, dtype)),
+        }
+        for isa in (fastattn.isas() if isas is None else isas)
+        for dtype in dtypes
+    ]
+    return {"peaks": peaks, "bandwidth": bandwidth, "exponentials": exponentials}

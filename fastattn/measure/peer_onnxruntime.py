@@ -8,7 +8,8 @@ import importlib.util
 
 import numpy as np
 
-from fastattn.measure.peers import Peer, Prepared, additive_mask, one_mask
+from fastattn.measure.masking import additive_mask, flag_and_mask
+from fastattn.measure.peers import Peer, Prepared
 
 OPSET = 23
 IR_VERSION = 11  # of the first release with opset 23, so that older readers of opset 23 take it
@@ -24,16 +25,16 @@ class _OneNode(Peer):
         """Whether onnxruntime is there, and onnx to write the model with."""
         return super().available() and importlib.util.find_spec("onnx") is not None
 
-    def supports(self, problem):
-        """float32 only: the operators have no float64 kernels."""
-        return "float32 only" if problem.dtype != "float32" else super().supports(problem)
-
     def session(self, operator, names, arrays, **attributes):
         """Return a session for one node, with the types of `arrays`."""
         import onnxruntime
         from onnx import TensorProto, helper
 
-        element = {"float32": TensorProto.FLOAT, "bool": TensorProto.BOOL}
+        element = {
+            "float32": TensorProto.FLOAT,
+            "float16": TensorProto.FLOAT16,
+            "bool": TensorProto.BOOL,
+        }
         domain = "" if operator == "Attention" else "com.microsoft"
         node = helper.make_node(operator, names, ["out"], domain=domain, **attributes)
         given = [name for name in names if name]
@@ -41,7 +42,7 @@ class _OneNode(Peer):
             helper.make_tensor_value_info(name, element[array.dtype.name], array.shape)
             for name, array in zip(given, arrays, strict=True)
         ]
-        output = helper.make_tensor_value_info("out", TensorProto.FLOAT, None)
+        output = helper.make_tensor_value_info("out", element[arrays[0].dtype.name], None)
         graph = helper.make_graph([node], "attention", inputs, [output])
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
@@ -58,7 +59,7 @@ class _OneNode(Peer):
         import onnxruntime
 
         binding = session.io_binding()
-        out = onnxruntime.OrtValue.ortvalue_from_shape_and_type(out_shape, np.float32)
+        out = onnxruntime.OrtValue.ortvalue_from_shape_and_type(out_shape, arrays[0].dtype.type)
         # The values share the memory of the arrays; not every version keeps both alive.
         values = [
             onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(each)) for each in arrays
@@ -79,23 +80,22 @@ class OnnxAttention(_OneNode):
     """ai.onnx Attention, opset 23: (B, H, S, D), groups of heads, bool and float masks."""
 
     name = "ort-attention"
-
-    def supports(self, problem):
-        """One mask at a time."""
-        if problem.mask == "float" and problem.padded:
-            return "one mask only"
-        return super().supports(problem)
+    dtypes = ("float32", "float16")
+    features = frozenset({"grouped heads", "values of another depth", "window", "softcap"})
 
     def prepare(self, problem, inputs):
         """Build the model and bind it."""
         arrays = [inputs.q, inputs.k, inputs.v]
-        mask = one_mask(problem, inputs)
+        causal, mask = flag_and_mask(problem, inputs)
         if mask is not None:
             # The operator wants the last two axes in full; heads and batch may broadcast.
             mask = np.broadcast_to(mask, (*mask.shape[:-2], problem.Sq, problem.Sk))
             arrays.append(np.ascontiguousarray(mask))
         names = ["q", "k", "v", "mask"][: len(arrays)]
-        session = self.session("Attention", names, arrays, is_causal=int(problem.causal))
+        options = {"is_causal": int(causal)}
+        if problem.softcap:
+            options["softcap"] = problem.softcap
+        session = self.session("Attention", names, arrays, **options)
         shape = (problem.B, problem.Hq, problem.Sq, problem.Dv)
         return self.bind(session, arrays, shape, lambda out: out)
 
@@ -105,9 +105,7 @@ class OnnxMultiHead(_OneNode):
 
     name = "ort-mha"
 
-    def supports(self, problem):
-        """No groups of heads."""
-        return "no grouped heads" if problem.Hq != problem.Hkv else super().supports(problem)
+    features = frozenset({"values of another depth", "window", "two masks"})
 
     def prepare(self, problem, inputs):
         """Rearrange the inputs, build the model and bind it."""
@@ -117,13 +115,15 @@ class OnnxMultiHead(_OneNode):
             for each in (inputs.q, inputs.k, inputs.v)
         ]
         names = ["q", "k", "v"]
-        added = additive_mask(p, inputs)
+        # Its causal flag is aligned at the top left.
+        causal, _ = flag_and_mask(p, inputs)
+        added = additive_mask(p, inputs, causal=not causal)
         if added is not None:
             # Input 5 is attention_bias, (B or 1, H or 1, Sq, Sk); 3 and 4 are left out.
             names += ["", "", "bias"]
             arrays.append(np.broadcast_to(added, (*added.shape[:2], p.Sq, p.Sk)))
         session = self.session(
-            "MultiHeadAttention", names, arrays, num_heads=p.Hq, unidirectional=int(p.causal)
+            "MultiHeadAttention", names, arrays, num_heads=p.Hq, unidirectional=int(causal)
         )
 
         def array(out):

@@ -3,7 +3,8 @@
 
 import numpy as np
 
-from fastattn.measure.peers import Peer, Prepared, one_mask
+from fastattn.measure.masking import flag_and_mask
+from fastattn.measure.peers import Peer, Prepared
 
 
 class OpenVINO(Peer):
@@ -16,17 +17,7 @@ class OpenVINO(Peer):
         """Version without the build number."""
         return super().version.split("-")[0]
 
-    def supports(self, problem):
-        """float32 without groups of heads; a causal flag excludes a mask."""
-        if problem.dtype != "float32":
-            return "float32 only"
-        if problem.Hq != problem.Hkv:
-            return "no grouped heads"
-        if problem.causal and (problem.mask != "none" or problem.padded):
-            return "causal excludes a mask"
-        if problem.mask == "float" and problem.padded:
-            return "one mask only"
-        return super().supports(problem)
+    features = frozenset({"values of another depth", "window"})
 
     def prepare(self, problem, inputs):
         """Compile the model; the tensors share the memory of the inputs."""
@@ -34,11 +25,11 @@ class OpenVINO(Peer):
         from openvino import opset13
 
         arrays = [inputs.q, inputs.k, inputs.v]
-        mask = one_mask(problem, inputs)
+        causal, mask = flag_and_mask(problem, inputs)
         if mask is not None:
             arrays.append(np.ascontiguousarray(mask))
         parameters = [opset13.parameter(list(each.shape), each.dtype) for each in arrays]
-        node = opset13.scaled_dot_product_attention(*parameters, causal=problem.causal)
+        node = opset13.scaled_dot_product_attention(*parameters, causal=causal)
         settings = {
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": self.threads,

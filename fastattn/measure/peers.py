@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Other implementations of attention behind one small interface, and the check before the clock.
+"""Other implementations of attention behind one small interface.
 
 To add a library: subclass `Peer` in a module of its own, import what it needs inside the methods,
-and name the class in `PEERS`. `check` compares its result with the oracle before anything is timed;
-there is no figure for a wrong result.
+and name the class in `classes`. `checking.check` compares its result with the oracle before the
+clock starts; there is no figure for a wrong result.
 """
 
 import dataclasses
@@ -12,16 +12,15 @@ import importlib.util
 
 import numpy as np
 
-from fastattn import reference
+from fastattn.measure import inputs as arrays
+from fastattn.measure.masking import additive_mask
 
-ROWS_CHECKED = 24
-# Relative to max|v|. Far above the rounding of any float32 implementation, far below what a wrong
-# mask, a wrong scale or 16-bit products give.
-WRONG = {"float32": 1e-4, "float64": 1e-10}
-
-
-class WrongResultError(RuntimeError):
-    """A result differs from the oracle by more than rounding."""
+EVERYTHING = frozenset(
+    {
+        "grouped heads", "values of another depth", "window", "softcap", "sinks",
+        "packed sequences", "two masks",
+    }
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +52,20 @@ class Peer:
     package : str
         Distribution that has to be installed.
     threads : int
+    dtypes : tuple of str
+        Of queries, keys and values that it computes with.
+    features : frozenset of str
+        What of `Problem.features` it can do.
+    on_request : bool
+        Left out unless it is named, because preparing it takes minutes.
     """
 
     name = ""
     package = ""
     module = ""  # import name, if it is not the distribution's
+    dtypes: tuple = ("float32",)
+    features: frozenset = frozenset()
+    on_request = False
 
     def __init__(self, threads):
         self.threads = threads
@@ -74,13 +82,33 @@ class Peer:
 
     def supports(self, problem):
         """Return None, or the reason why this library has no answer to `problem`."""
-        if problem.causal and problem.Sq != problem.Sk:
-            return "causal is aligned at the top left"
+        if problem.dtype not in self.dtypes:
+            return f"{' and '.join(self.dtypes)} only"
+        if problem.kv_dtype != problem.dtype:
+            return f"no {problem.kv_dtype} K and V"
+        for feature in problem.features:
+            if feature not in self.features:
+                return f"no {feature}"
         return None
 
     def prepare(self, problem, inputs):
         """Return `Prepared`; conversions of layout and types happen here, untimed."""
         raise NotImplementedError
+
+    def prepare_each(self, problem, inputs):
+        """Return `Prepared` of packed sequences as one call after the other.
+
+        For libraries that know no packed sequences; each has contiguous arrays of its own.
+        """
+        parts = [arrays.sequence(problem, inputs, n) for n in range(len(problem.packed))]
+        ready = [self.prepare(*part) for part in parts]
+        calls = [each.call for each in ready]
+
+        def array(results):
+            each = [one.array(result) for one, result in zip(ready, results, strict=True)]
+            return np.concatenate(each, axis=2)
+
+        return Prepared(lambda: [call() for call in calls], array, keep=(parts, ready))
 
 
 class Fastattn(Peer):
@@ -109,56 +137,95 @@ class Fastattn(Peer):
         """Bind the arguments."""
         import fastattn
 
+        if problem.packed:
+            return self._prepare_packed(problem, inputs)
         q, k, v = inputs.q, inputs.k, inputs.v
-        options = {"num_threads": self.threads}
-        if problem.causal:
-            options["causal"] = True
+        options = self._options(problem, inputs)
         if inputs.mask is not None:
             options["attn_mask"] = inputs.mask
         if inputs.kv_lengths is not None:
             # The queries of a padded batch stand at the left, like the keys.
             options |= {"kv_lengths": inputs.kv_lengths, "q_offset": problem.Sk - problem.Sq}
-        attention, isa = fastattn.attention, self.isa
+        attention = fastattn.attention
+        return Prepared(self._forced(lambda: attention(q, k, v, **options)))
 
-        def call():
-            return attention(q, k, v, **options)
+    def _options(self, problem, inputs):
+        options = {"num_threads": self.threads}
+        if problem.causal:
+            options["causal"] = True
+        if problem.window >= 0:
+            options["window_size"] = (problem.window, -1)
+        if problem.softcap:
+            options["softcap"] = problem.softcap
+        if inputs.sinks is not None:
+            options["sinks"] = inputs.sinks
+        if inputs.scale is not None:
+            options |= {"k_scale": inputs.scale, "v_scale": inputs.scale}
+        return options
+
+    def _prepare_packed(self, problem, inputs):
+        import fastattn
+
+        options = self._options(problem, inputs)
+        q, k, v = (each[0].swapaxes(0, 1) for each in (inputs.q, inputs.k, inputs.v))
+        ends = np.cumsum([(0, 0), *problem.packed], axis=0)
+        starts = [np.ascontiguousarray(ends[:, n]) for n in (0, 1)]
+        attention = fastattn.attention_varlen
+        call = self._forced(lambda: attention(q, k, v, *starts, **options))
+        return Prepared(call, lambda out: out.swapaxes(0, 1)[None])
+
+    def _forced(self, call):
+        """Return `call` on the instruction set that was asked for."""
+        import fastattn
+
+        if self.isa is None:
+            return call
 
         def call_forced():
-            with fastattn.use_isa(isa):
-                return attention(q, k, v, **options)
+            with fastattn.use_isa(self.isa):
+                return call()
 
-        return Prepared(call if isa is None else call_forced)
+        return call_forced
 
 
 class NumPy(Peer):
     """softmax(q k^T) v as it is written with NumPy, one head at a time, in place."""
 
     name = package = "numpy"
+    dtypes = ("float32", "float64")
+    features = EVERYTHING
     most_scores = 1 << 28  # nobody would wait for more
 
     def supports(self, problem):
         """Everything but score tables of gigabytes."""
         scores = problem.B * problem.Hq * problem.Sq * problem.Sk
-        return "too large" if scores > self.most_scores else None
+        return "too large" if scores > self.most_scores else super().supports(problem)
 
     def prepare(self, problem, inputs):
         """Fold everything that forbids into one additive mask per batch entry."""
+        if problem.packed:
+            return self.prepare_each(problem, inputs)
         _limit_blas(self.threads)
         added = additive_mask(problem, inputs, causal=True)
         q, v = inputs.q, inputs.v
         group = problem.Hq // problem.Hkv
         scale = q.dtype.type(problem.D**-0.5)
         transposed = inputs.k.swapaxes(-1, -2)
+        cap, sinks = q.dtype.type(problem.softcap), inputs.sinks
 
         def call():
             out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
             for b, h in np.ndindex(q.shape[:2]):
                 s = (q[b, h] * scale) @ transposed[b, h // group]
+                if cap:
+                    s = np.tanh(s / cap, out=s) * cap
                 if added is not None:
                     s += added[b if len(added) > 1 else 0, 0]
-                s -= s.max(-1, keepdims=True)
-                np.exp(s, out=s)
+                top = s.max(-1, keepdims=True)
+                np.exp(s - top, out=s)
                 total = s.sum(-1, keepdims=True)
+                if sinks is not None:
+                    total += np.exp(sinks[h] - top)
                 np.matmul(s, v[b, h // group], out=out[b, h])
                 out[b, h] /= total
             return out
@@ -174,104 +241,15 @@ def _limit_blas(threads):
         threadpoolctl.threadpool_limits(threads, user_api="blas")
 
 
-def bool_mask(problem, inputs, causal=False):
-    """Return everything that forbids as one bool mask (B or 1, 1, Sq or 1, Sk), or None.
-
-    The causal part is only in it if asked for; libraries have a flag of their own for that.
-    """
-    mask = None
-    if inputs.mask is not None and inputs.mask.dtype == bool:
-        mask = inputs.mask[None, None]
-    if inputs.kv_lengths is not None:
-        present = np.arange(problem.Sk) < inputs.kv_lengths[:, None]
-        mask = present[:, None, None] if mask is None else mask & present[:, None, None]
-    if causal and problem.causal:
-        lower = np.tri(problem.Sq, problem.Sk, problem.Sk - problem.Sq, dtype=bool)
-        mask = lower[None, None] if mask is None else mask & lower
-    return mask
-
-
-def one_mask(problem, inputs):
-    """Return the float mask, or else everything that forbids as a bool mask, or None.
-
-    For libraries that take either, but one only (their `supports` refuses both together).
-    """
-    mask = inputs.mask
-    return bool_mask(problem, inputs) if mask is None or mask.dtype == bool else mask
-
-
-def additive_mask(problem, inputs, causal=False):
-    """Return the same as numbers to add, the float mask included, or None."""
-    dtype = inputs.q.dtype
-    forbidden = bool_mask(problem, inputs, causal)
-    added = None
-    if inputs.mask is not None and inputs.mask.dtype != bool:
-        added = inputs.mask[None, None]
-    if forbidden is not None:
-        # The lowest number, not -inf: some libraries make NaN of -inf - -inf in their blocks.
-        numbers = np.where(forbidden, dtype.type(0), np.finfo(dtype).min)
-        added = numbers if added is None else np.maximum(added + numbers, np.finfo(dtype).min)
-    return added
-
-
-def check(prepared, problem, inputs, seed=0):
-    """Run `prepared` once and compare some rows of its result with the oracle.
-
-    Returns
-    -------
-    float
-        Largest error, relative to max|v|.
-
-    Raises
-    ------
-    WrongResultError
-        The shape is wrong, anything is NaN, or a row differs by more than rounding.
-    """
-    result = prepared.array(prepared.call())
-    expected_shape = (problem.B, problem.Hq, problem.Sq, problem.Dv)
-    if result.shape != expected_shape:
-        raise WrongResultError(f"shape {result.shape}, expected {expected_shape}")
-    if not np.isfinite(result).all():
-        raise WrongResultError("NaN or infinity in the result")
-    worst = 0.0
-    for row in _rows(problem, seed):
-        worst = max(worst, float(np.abs(result[row] - oracle_row(problem, inputs, *row)).max()))
-    error = worst / float(np.abs(inputs.v).max())
-    if error > WRONG[problem.dtype]:
-        raise WrongResultError(f"error {error:.1e} of max|v|, allowed {WRONG[problem.dtype]:.0e}")
-    return error
-
-
-def _rows(problem, seed):
-    """Return some (batch, head, query): the corners, and others at random."""
-    rng = np.random.default_rng(seed)
-    sizes = problem.B, problem.Hq, problem.Sq
-    picked = {tuple(int(rng.integers(size)) for size in sizes) for _ in range(ROWS_CHECKED)}
-    return sorted(picked | {(0, 0, 0), tuple(size - 1 for size in sizes)})
-
-
-def oracle_row(problem, inputs, b, h, i):
-    """Return one row of the result, (Dv,), from the oracle in float64."""
-    kv_head = h // (problem.Hq // problem.Hkv)
-    mask = inputs.mask
-    return reference.attention(
-        inputs.q[b, h, i : i + 1],
-        inputs.k[b, kv_head],
-        inputs.v[b, kv_head],
-        attn_mask=None if mask is None else mask[i : i + 1],
-        causal=problem.causal,
-        q_offset=i + problem.Sk - problem.Sq,
-        kv_lengths=None if inputs.kv_lengths is None else int(inputs.kv_lengths[b]),
-    )[0]
-
-
 def classes():
     """Return {name: class} of every peer known, installed or not; this package comes first."""
+    from fastattn.measure.peer_jax import Jax
     from fastattn.measure.peer_onnxruntime import OnnxAttention, OnnxMultiHead
     from fastattn.measure.peer_openvino import OpenVINO
-    from fastattn.measure.peer_torch import Torch
+    from fastattn.measure.peer_torch import Flex, Torch
+    from fastattn.measure.peer_vllm import VLLM
 
-    known = [NumPy, Torch, OnnxAttention, OnnxMultiHead, OpenVINO]
+    known = [NumPy, Torch, Flex, OnnxAttention, OnnxMultiHead, OpenVINO, Jax, VLLM]
     return {peer.name: peer for peer in known}
 
 
@@ -281,7 +259,7 @@ def select(names, threads):
     Parameters
     ----------
     names : iterable of str or None
-        None means every one that is installed; then what is missing is left out silently.
+        None means every one that is installed and not `on_request`.
     threads : int
 
     Raises
@@ -291,7 +269,8 @@ def select(names, threads):
     """
     known = classes()
     if names is None:
-        return [peer(threads) for peer in known.values() if peer.available()]
+        wanted = [peer for peer in known.values() if not peer.on_request]
+        return [peer(threads) for peer in wanted if peer.available()]
     chosen = []
     for name in names:
         if name not in known:

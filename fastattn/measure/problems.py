@@ -1,28 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""The problems that are measured: shapes, masks, the operations they take, and named suites."""
+"""The problems that are measured: shapes, masks, and the operations and bytes that they take."""
 
 import dataclasses
-import functools
-import math
 
 import numpy as np
 
-MASK_BLOCK = 64  # side of the blocks of which mask "blocks" leaves out half
+from fastattn.measure import inputs as arrays
+
 MASKS = ("none", "blocks", "random", "float")
-
-
-@dataclasses.dataclass(frozen=True)
-class Inputs:
-    """Arrays of one problem, in layout (batch, heads, sequence, depth), C-contiguous.
-
-    `mask` is bool or float, (Sq, Sk), or None; `kv_lengths` is int64, (B,), or None.
-    """
-
-    q: np.ndarray
-    k: np.ndarray
-    v: np.ndarray
-    mask: np.ndarray | None = None
-    kv_lengths: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +24,23 @@ class Problem:
     causal : bool
         Bottom-right aligned: the last query sees every key.
     mask : {"none", "blocks", "random", "float"}
-        "blocks": bool, half of the 64 x 64 blocks empty, chosen at random, the diagonal kept;
-        "random": bool, each entry allowed with probability 0.9; "float": standard normal.
+        "blocks": bool, the share `allowed` of the 64 x 64 blocks, chosen at random, the diagonal
+        kept; "random": bool, each entry allowed with probability 0.9; "float": standard normal.
     padded : bool
         Each sequence of the batch has its own length, uniform in Sk/4 ... Sk (kv_lengths).
     dtype : str
-        "float32" or "float64".
+        "float32", "float64", "float16" or "bfloat16".
+    kv_dtype : str
+        Of stored keys and values: "int8", or that of the queries if empty.
+    window : int
+        Keys at most so far before the query's position; -1 is unbounded. With `causal`.
+    softcap : float
+    sinks : bool
+        A number for each head in the denominator.
+    allowed : float
+        Share of mask "blocks".
+    packed : tuple of (int, int)
+        Queries and keys of each packed sequence; then B is 1, Sq and Sk are the sums.
     """
 
     name: str = ""
@@ -59,9 +55,19 @@ class Problem:
     mask: str = "none"
     padded: bool = False
     dtype: str = "float32"
+    kv_dtype: str = ""
+    window: int = -1
+    softcap: float = 0.0
+    sinks: bool = False
+    allowed: float = 0.5
+    packed: tuple = ()
 
     def __post_init__(self):
+        if self.packed:
+            object.__setattr__(self, "Sq", sum(queries for queries, _ in self.packed))
+            object.__setattr__(self, "Sk", sum(keys for _, keys in self.packed))
         object.__setattr__(self, "Hkv", self.Hkv or self.Hq)
+        object.__setattr__(self, "kv_dtype", self.kv_dtype or self.dtype)
         object.__setattr__(self, "Sk", self.Sk or self.Sq)
         object.__setattr__(self, "Dv", self.Dv or self.D)
         if self.mask not in MASKS:
@@ -70,6 +76,10 @@ class Problem:
             raise ValueError(f"shape: expected sizes of at least 1, got {self.shape}")
         if self.Hq % self.Hkv:
             raise ValueError(f"shape: Hq is no multiple of Hkv in {self.shape}")
+        if self.packed and (self.B > 1 or self.padded or self.mask != "none"):
+            raise ValueError(f"shape: packed sequences have no batch and no mask in {self.shape}")
+        if self.window >= 0 and not self.causal:
+            raise ValueError("window: expected causal=True with it")
         if not self.name:
             object.__setattr__(self, "name", self.label)
 
@@ -82,40 +92,85 @@ class Problem:
     def label(self):
         """Short description: the shape and what is special."""
         heads = f"{self.Hq}" if self.Hq == self.Hkv else f"{self.Hq}/{self.Hkv}"
-        sequence = f"{self.Sq}" if self.Sq == self.Sk else f"{self.Sq}:{self.Sk}"
+        length = f"{self.Sq}" if self.Sq == self.Sk else f"{self.Sq}:{self.Sk}"
         depth = f"{self.D}" if self.Dv == self.D else f"{self.D}:{self.Dv}"
-        words = [f"{self.B}x{heads}x{sequence}x{depth}"]
+        words = [f"{self.B}x{heads}x{length}x{depth}"]
+        if self.packed:
+            words = [f"{len(self.packed)} sequences {heads}x{length}x{depth}"]
         words += ["causal"] if self.causal else []
-        words += [f"mask {self.mask}"] if self.mask != "none" else []
+        words += [f"window {self.window}"] if self.window >= 0 else []
+        words += ["softcap"] if self.softcap else []
+        words += ["sinks"] if self.sinks else []
+        if self.mask != "none":
+            share = f" {self.allowed:.0%}" if self.mask == "blocks" and self.allowed != 0.5 else ""
+            words.append(f"mask {self.mask}{share}")
         words += ["padded"] if self.padded else []
+        words += [self.kv_dtype] if self.kv_dtype != self.dtype else []
         return " ".join(words)
 
-    def inputs(self, seed=0):
-        """Return the `Inputs`: standard normal, the same for the same seed.
+    @property
+    def features(self):
+        """What of this problem not every library can do, by the names of `peers.Peer.features`."""
+        present = {
+            "grouped heads": self.Hq != self.Hkv,
+            "values of another depth": self.Dv != self.D,
+            "window": self.window >= 0,
+            "softcap": self.softcap > 0,
+            "sinks": self.sinks,
+            "packed sequences": bool(self.packed),
+            "two masks": self.mask == "float" and (self.causal or self.padded),
+        }
+        return [name for name, there in present.items() if there]
 
-        Arrays of the last problem are kept, because peers are prepared one by one.
-        """
-        return _inputs(dataclasses.replace(self, name="-"), seed)
+    @property
+    def arithmetic(self):
+        """The type that the products are summed in: of the FMA peak that applies."""
+        return "float64" if self.dtype == "float64" else "float32"
+
+    def inputs(self, seed=0):
+        """Return the `Inputs`: standard normal, the same for the same seed."""
+        return arrays.make(dataclasses.replace(self, name="-"), seed)
 
     def pairs(self, seed=0):
         """Return the number of (query, key) pairs that are allowed, over batch and query heads."""
-        if not (self.causal or self.padded or self.mask in ("blocks", "random")):
-            return self.B * self.Hq * self.Sq * self.Sk  # without making the inputs
+        if self.packed:
+            per_head = [self._pairs_of(queries, keys) for queries, keys in self.packed]
+            return self.Hq * sum(per_head)
+        if not (self.padded or self.mask in ("blocks", "random")):
+            return self.B * self.Hq * self._pairs_of(self.Sq, self.Sk)  # without making the inputs
         inputs = self.inputs(seed)
-        offset = self.Sk - self.Sq
         lengths = [self.Sk] if inputs.kv_lengths is None else inputs.kv_lengths
         mask = inputs.mask if inputs.mask is not None and inputs.mask.dtype == bool else None
-        per_head = [
-            allowed_pairs(
-                self.Sq, self.Sk, causal=self.causal, q_offset=offset, kv_end=end, mask=mask
-            )
-            for end in lengths
-        ]
+        per_head = [self._pairs_of(self.Sq, self.Sk, kv_end=end, mask=mask) for end in lengths]
         return self.Hq * sum(per_head) * (self.B // len(per_head))
+
+    def _pairs_of(self, queries, keys, **rest):
+        window = (self.window, -1)
+        causal, offset = self.causal, keys - queries
+        return allowed_pairs(queries, keys, causal=causal, window=window, q_offset=offset, **rest)
 
     def flops(self, seed=0):
         """Return the floating point operations of the allowed pairs: 2 (D + Dv) for each."""
         return 2 * (self.D + self.Dv) * self.pairs(seed)
+
+    def keys_seen(self, seed=0):
+        """Return how many keys some query may see by position, summed over the batch."""
+        if self.padded:
+            return int(self.inputs(seed).kv_lengths.sum())
+        reach = [(queries, keys) for queries, keys in self.packed] or [(self.Sq, self.Sk)] * self.B
+        if self.window < 0:
+            return sum(keys for _, keys in reach)
+        return sum(min(keys, self.window + queries) for queries, keys in reach)
+
+    def kv_bytes(self, seed=0):
+        """Return the bytes of the keys and values that have to be read at least once."""
+        item = arrays.numpy_dtype(self.kv_dtype).itemsize
+        return self.keys_seen(seed) * self.Hkv * (self.D + self.Dv) * item
+
+    def bytes(self, seed=0):
+        """Return `kv_bytes` and those of the queries and of the result."""
+        item = arrays.numpy_dtype(self.dtype).itemsize
+        return self.kv_bytes(seed) + self.B * self.Hq * self.Sq * (self.D + self.Dv) * item
 
 
 def allowed_pairs(
@@ -154,97 +209,3 @@ def allowed_pairs(
     rows = np.broadcast_to(mask, (queries, keys))
     bounds = zip(rows, np.maximum(first, 0), np.maximum(last, 0), strict=True)
     return sum(int(np.count_nonzero(row[begin:stop] != forbidden)) for row, begin, stop in bounds)
-
-
-@functools.lru_cache(maxsize=1)
-def _inputs(problem, seed):
-    """Make the inputs of `problem`."""
-    p, rng = problem, np.random.default_rng(seed)
-    dtype = np.dtype(p.dtype)
-
-    def normal(*shape):
-        return rng.standard_normal(shape, dtype=dtype)
-
-    q, k = normal(p.B, p.Hq, p.Sq, p.D), normal(p.B, p.Hkv, p.Sk, p.D)
-    v = normal(p.B, p.Hkv, p.Sk, p.Dv)
-    mask = lengths = None
-    if p.mask == "blocks":
-        mask = _block_mask(rng, p.Sq, p.Sk)
-    elif p.mask == "random":
-        mask = rng.random((p.Sq, p.Sk)) < 0.9
-        mask[:, 0] = True  # a row without keys is defined differently by everybody
-    elif p.mask == "float":
-        mask = normal(p.Sq, p.Sk)
-    if p.padded:
-        lengths = rng.integers(max(p.Sk // 4, 1), p.Sk + 1, p.B)
-        lengths[0] = p.Sk  # a batch is padded to its longest sequence
-    return Inputs(q, k, v, mask, lengths)
-
-
-def _block_mask(rng, queries, keys):
-    """Bool mask of which half of the blocks are empty; each row keeps its diagonal block."""
-    rows, columns = math.ceil(queries / MASK_BLOCK), math.ceil(keys / MASK_BLOCK)
-    blocks = np.zeros((rows, columns), bool)
-    for row in range(rows):
-        diagonal = row * columns // rows
-        others = np.delete(np.arange(columns), diagonal)
-        blocks[row, rng.permutation(others)[: max(columns // 2 - 1, 0)]] = True
-        blocks[row, diagonal] = True
-    mask = blocks.repeat(MASK_BLOCK, 0).repeat(MASK_BLOCK, 1)
-    return np.ascontiguousarray(mask[:queries, :keys])
-
-
-LENGTHS = (256, 512, 1024, 2048, 4096)
-DEPTHS = (64, 128)
-HEADS = 8
-
-TINY = Problem("tiny 1x12x16x64", Hq=12, Sq=16, D=64)
-MINILM = Problem("MiniLM 32x12x128x32", B=32, Hq=12, Sq=128, D=32)
-PADDED = Problem("padded 32x12x128x32", B=32, Hq=12, Sq=128, D=32, padded=True)
-
-
-def prefill(causal=False, lengths=LENGTHS, depths=DEPTHS, dtype="float32"):
-    """Return the prefill grid: batch 1, 8 heads, every length with every depth."""
-    return [
-        Problem(Hq=HEADS, Sq=length, D=depth, causal=causal, dtype=dtype)
-        for depth in depths
-        for length in lengths
-    ]
-
-
-def masks(length=2048, depth=64, dtype="float32"):
-    """Return the same problem without a mask, causal, and with each kind of mask."""
-    base = Problem(Hq=HEADS, Sq=length, D=depth, dtype=dtype)
-    variants = [dataclasses.replace(base, name="", mask=mask) for mask in MASKS]
-    return [*variants, dataclasses.replace(base, name="", causal=True)]
-
-
-def small(dtype="float32"):
-    """Return the problems of which overhead is a good part."""
-    return [dataclasses.replace(problem, dtype=dtype) for problem in (TINY, MINILM, PADDED)]
-
-
-def short(dtype="float32"):
-    """Return four problems that give a first impression."""
-    grid = [*prefill(lengths=(512, 1024), depths=(64,), dtype=dtype)]
-    causal = prefill(causal=True, lengths=(1024,), depths=(64,), dtype=dtype)
-    return [dataclasses.replace(TINY, dtype=dtype), *grid, *causal]
-
-
-SUITES = {
-    "short": short,
-    "prefill": prefill,
-    "causal": functools.partial(prefill, True),
-    "masks": masks,
-    "small": small,
-}
-
-
-def suite(name, dtype="float32"):
-    """Return the problems of a suite; "all" is every one but "short"."""
-    if name == "all":
-        grids = [make(dtype=dtype) for key, make in SUITES.items() if key != "short"]
-        return list(dict.fromkeys(problem for grid in grids for problem in grid))
-    if name not in SUITES:
-        raise ValueError(f"suite: expected one of {', '.join([*SUITES, 'all'])}, got {name!r}")
-    return SUITES[name](dtype=dtype)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Measure problems: this package, its peers and the FMA peak side by side, each result checked."""
+"""Measure problems: this package, its peers and the limits side by side, each result checked."""
 
 import dataclasses
 
-from fastattn.measure import limits, peers, timing
+import numpy as np
 
-PEAK = "peak"
+from fastattn.measure import checking, limits, peers, timing
+
+PEAK, READ = "peak", "read"  # meters: multiply-adds in registers, a plain read of K and V
 
 
 @dataclasses.dataclass
@@ -85,14 +87,33 @@ class Row:
         entry = self.entries[name or self.subject]
         return self.problem.flops() / entry.timing.median / 1e9
 
-    def share(self, name=None):
-        """Share of the FMA peak, or None if no peak was measured."""
-        if self.run is None or PEAK not in self.run.rates:
+    def least_seconds(self):
+        """Return {meter: median time that the work takes at its rate}; both are lower bounds."""
+        work = {PEAK: self.problem.flops(), READ: self.problem.bytes()}
+        rates = {} if self.run is None else self.run.rates
+        return {name: float(np.median(work[name] / rate)) for name, rate in rates.items()}
+
+    @property
+    def bound(self):
+        """The limit that applies, `PEAK` or `READ`: the one that takes longer; None: unmeasured."""
+        least = self.least_seconds()
+        return max(least, key=least.get) if least else None
+
+    def share(self, name=None, bound=None):
+        """Share of the limit that applies, or of the one that is named; None if not measured."""
+        bound = bound or self.bound
+        if bound is None or bound not in self.run.rates:
             return None
-        return self.run.share(name or self.subject, PEAK, self.problem.flops())
+        work = self.problem.flops() if bound == PEAK else self.problem.bytes()
+        return self.run.share(name or self.subject, bound, work)
+
+    def bandwidth(self, name=None):
+        """10^9 bytes per second, of those that have to be read or written at least once."""
+        entry = self.entries[name or self.subject]
+        return self.problem.bytes() / entry.timing.median / 1e9
 
 
-def measure(problem, contestants, *, peak=None, seconds=2.0, rounds=None, progress=None):
+def measure(problem, contestants, *, peak=None, read=None, seconds=2.0, rounds=None, progress=None):
     """Measure one problem.
 
     Parameters
@@ -100,8 +121,8 @@ def measure(problem, contestants, *, peak=None, seconds=2.0, rounds=None, progre
     problem : Problem
     contestants : sequence of Peer
         The first one is the subject.
-    peak : callable, optional
-        Meter of the limit, run in every round.
+    peak, read : callable, optional
+        Meters of the limits, run in every round.
     seconds, rounds : float, int
         See `timing.interleave`.
     progress : callable, optional
@@ -112,6 +133,7 @@ def measure(problem, contestants, *, peak=None, seconds=2.0, rounds=None, progre
         A contestant with a wrong result, or one that raises, has a note and no figure.
     """
     inputs = problem.inputs()
+    expected = checking.expected_rows(problem, inputs)
     entries, ready = {}, {}
     for peer in contestants:
         entry = entries[peer.name] = Entry(peer.name, peer.version)
@@ -121,7 +143,7 @@ def measure(problem, contestants, *, peak=None, seconds=2.0, rounds=None, progre
             continue
         try:
             prepared = peer.prepare(problem, inputs)
-            entry.error = peers.check(prepared, problem, inputs)
+            entry.error = checking.check(prepared, problem, inputs, expected)
         except Exception as error:  # a library may raise anything; the row says so
             entry.failed = True
             entry.note = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -130,7 +152,8 @@ def measure(problem, contestants, *, peak=None, seconds=2.0, rounds=None, progre
     row = Row(problem, entries)
     if ready:
         calls = {name: prepared.call for name, prepared in ready.items()}
-        meters = {} if peak is None else {PEAK: peak}
+        meters = {PEAK: peak, READ: read}
+        meters = {name: meter for name, meter in meters.items() if meter is not None}
         row.run = timing.interleave(
             calls, meters=meters, seconds=seconds, rounds=rounds, progress=progress
         )
@@ -166,17 +189,20 @@ def measure_suite(
     active = isa or fastattn.isa()
     peaks, rows = {}, []
     for index, problem in enumerate(problems):
-        if problem.dtype not in peaks:
-            peaks[problem.dtype] = limits.FmaPeak(active, problem.dtype, threads)
+        if problem.arithmetic not in peaks:
+            peaks[problem.arithmetic] = limits.FmaPeak(active, problem.arithmetic, threads)
 
         def within(done, total, index=index, problem=problem):
             if progress is not None:
                 progress(problem, (index + done / total) / len(problems))
 
         within(0, 1)
-        peak = peaks[problem.dtype]
+        meters = {
+            "peak": peaks[problem.arithmetic],
+            "read": limits.read_of(problem, problem.inputs(), active, threads),
+        }
         row = measure(
-            problem, contestants, peak=peak, seconds=seconds, rounds=rounds, progress=within
+            problem, contestants, **meters, seconds=seconds, rounds=rounds, progress=within
         )
         rows.append(row)
     return rows

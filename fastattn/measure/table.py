@@ -5,10 +5,12 @@ A table is first plain data, a list of headings and lists of cells, so that ever
 same figures.
 """
 
+import dataclasses
 import importlib.util
 import math
 import sys
 
+from fastattn.measure.runner import READ
 from fastattn.measure.timing import geomean
 
 FAILED = "wrong"
@@ -51,24 +53,42 @@ def cells(rows):
     """Return (headings, lines) for `rows`.
 
     Times are medians, errors are relative to max|v|; a column of a peer says how many times faster
-    the subject is.
+    the subject is. The limit is multiply-adds in registers (FMA) or a plain read of K and V.
     """
-    names = peer_names(rows)
-    headings = ["problem", "time", "+-", "GFLOP/s", "of peak", "error"]
+    names = [name for name in peer_names(rows) if any(_known(row, name) for row in rows)]
+    headings = ["problem", "time", "+-", "speed", "of limit", "error"]
     headings += [f"vs {name}" for name in names]
     return headings, [_line(row, names) for row in rows]
+
+
+def _known(row, name):
+    """Whether there is anything to say about a peer."""
+    entry = row.entries.get(name)
+    return entry is not None and (entry.failed or entry.timing is not None)
+
+
+def limit_text(row, name=None):
+    """Share of the limit that applies, and which it is."""
+    share = row.share(name)
+    return NOTHING if share is None else f"{share:.0%} {'read' if row.bound == READ else 'FMA'}"
+
+
+def speed_text(row, name=None):
+    """Bytes per second where reading is the limit, operations per second elsewhere."""
+    if row.bound == READ:
+        return f"{_three_digits(row.bandwidth(name))} GB/s"
+    return f"{_three_digits(row.gflops(name))} GFLOP/s"
 
 
 def _line(row, names):
     subject = row.entries[row.subject]
     line = [row.problem.name]
     if row.measured:
-        share = row.share()
         line += [
             seconds_text(subject.timing.median),
             f"{subject.timing.noise:.1%}",
-            _three_digits(row.gflops()),
-            NOTHING if share is None else f"{share:.0%}",
+            speed_text(row),
+            limit_text(row),
             f"{subject.error:.1e}",
         ]
     else:
@@ -82,6 +102,33 @@ def _line(row, names):
         else:
             line.append(ratio_text(row.ratio(name)))
     return line
+
+
+def details(rows):
+    """Return (headings, lines) with a line for each library on each problem."""
+    headings = [
+        "problem", "library", "time", "quartiles", "+-", "outliers", "speed", "of limit", "error",
+    ]  # fmt: skip
+    lines = []
+    for row in rows:
+        for name, entry in row.entries.items():
+            line = [row.problem.name, name]
+            if entry.timing is None:
+                what = f"{FAILED}: {entry.note}" if entry.failed else entry.note
+                lines.append([*line, what, *[NOTHING] * 6])
+                continue
+            timing = entry.timing
+            lines.append([
+                *line,
+                seconds_text(timing.median),
+                " ... ".join(map(seconds_text, timing.quartiles)),
+                f"{timing.noise:.1%}",
+                f"{timing.outliers} of {len(timing.samples)}",
+                speed_text(row, name),
+                limit_text(row, name),
+                f"{entry.error:.1e}",
+            ])  # fmt: skip
+    return headings, lines
 
 
 def summary(rows):
@@ -113,8 +160,16 @@ def remarks(rows):
     timed = [row for row in rows if row.run is not None]
     if timed:
         noise = max(row.run.noise for row in timed)
-        advice = "" if noise <= NOISY else "; too much to conclude from, is the machine busy?"
-        lines.append(f"noise: medians hold to {noise:.1%} at worst (95 %){advice}")
+        lines.append(f"noise: medians hold to {noise:.1%} at worst (95 %)")
+        if noisy := [row.problem.name for row in timed if row.run.noise > NOISY]:
+            lines.append(
+                f"too noisy to promise {NOISY:.0%} on ratios, is the machine busy? "
+                f"{len(noisy)} of {len(timed)}: {', '.join(noisy[:4])}"
+                f"{', ...' if len(noisy) > 4 else ''}"
+            )
+        outliers = sum(t.outliers for row in timed for t in row.run.timings.values())
+        samples = sum(len(t.samples) for row in timed for t in row.run.timings.values())
+        lines.append(f"outliers: {outliers} of {samples} samples (beyond 1.5 quartile ranges)")
     for row in rows:
         for entry in row.entries.values():
             if entry.failed:
@@ -177,11 +232,10 @@ def as_json(rows):
 
 def _row_json(row):
     problem = row.problem
-    fields = ("name", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal", "mask", "padded", "dtype")
-    data = {field: getattr(problem, field) for field in fields}
-    data["flops"] = problem.flops()
-    data["subject"] = row.subject
-    data["share_of_peak"] = row.share() if row.measured else None
+    data = dataclasses.asdict(problem)
+    data |= {"flops": problem.flops(), "bytes": problem.bytes(), "subject": row.subject}
+    data["bound"] = row.bound
+    data["share"] = row.share() if row.measured else None
     data["ratios"] = {name: row.ratio(name) for name in row.peers} if row.measured else {}
     data["best_peer"] = row.best_peer
     data["entries"] = {name: _entry_json(row, entry) for name, entry in row.entries.items()}
@@ -204,5 +258,52 @@ def _entry_json(row, entry):
             "rounds": len(entry.timing.samples),
             "calls_per_sample": entry.timing.calls,
             "gflops": row.gflops(entry.name),
+            "gigabytes": row.bandwidth(entry.name),
+            "share": row.share(entry.name),
         }
     return data
+
+
+def records(rows):
+    """Return (headings, lines) for CSV, a line for each library on each problem."""
+    headings = ["problem", "dtype", "kv_dtype", "library", "version", "seconds", "first_quartile",
+                "third_quartile", "noise", "outliers", "rounds", "gflops", "gigabytes", "bound",
+                "share", "error", "note"]  # fmt: skip
+    lines = []
+    for row in rows:
+        for name, entry in row.entries.items():
+            data = _entry_json(row, entry)
+            first, third = data.get("quartiles", (None, None))
+            data |= {
+                "problem": row.problem.name, "dtype": row.problem.dtype,
+                "kv_dtype": row.problem.kv_dtype, "library": name, "bound": row.bound,
+                "first_quartile": first, "third_quartile": third,
+            }  # fmt: skip
+            lines.append([data.get(heading) for heading in headings])
+    return headings, lines
+
+
+def limits(measured):
+    """Return {title: (headings, lines)} of what `limits.machine` found."""
+    peaks = [
+        [each["isa"], each["dtype"], str(each["threads"]), f"{each['flops'] / 1e9:.1f}"]
+        for each in measured["peaks"]
+    ]
+    reads = [
+        [
+            f"{each['bytes'] / 2**20:.3g}",
+            each["level"],
+            str(each["threads"]),
+            f"{each['rate'] / 1e9:.1f}",
+        ]
+        for each in sorted(measured["bandwidth"], key=lambda each: (each["threads"], each["bytes"]))
+    ]
+    exponentials = [
+        [each["isa"], each["dtype"], f"{each['rate'] / 1e9:.2f}"]
+        for each in measured["exponentials"]
+    ]
+    return {
+        "FMA peak": (["ISA", "type", "threads", "GFLOP/s"], peaks),
+        "Read bandwidth": (["MiB per thread", "lives in", "threads", "GB/s"], reads),
+        "Exponentials of one thread": (["ISA", "type", "10^9 per second"], exponentials),
+    }

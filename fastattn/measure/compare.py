@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: MIT
+"""Two runs of the same problems: what became slower, and what the noise does not let say.
+
+Seconds of two runs do not compare, because clock and neighbours change in between. So each time is
+divided by that of its limit in the same run (multiply-adds in registers, or a plain read of K and
+V), which drifts along, and these shares are compared.
+"""
+
+import dataclasses
+import math
+
+from fastattn.measure import table
+
+SAME, SLOWER, FASTER, UNCLEAR, MISSING, WRONG = (
+    "same", "SLOWER", "faster", "cannot tell", "missing", "WRONG",
+)  # fmt: skip
+SETTINGS = ("cpu", "isa", "threads")  # of the machine: nothing to compare if one differs
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """One problem in both runs.
+
+    Attributes
+    ----------
+    name : str
+    ratio : float or None
+        Speed now over speed then, both relative to the limit.
+    noise : float
+        Half width of its 95 % interval, as far as the samples of the runs tell.
+    verdict : str
+    """
+
+    name: str
+    ratio: float | None
+    noise: float
+    verdict: str
+
+
+def settings_differ(old, new):
+    """Return a sentence about the first setting in which two machines differ, or None."""
+    for name in SETTINGS:
+        if old.get(name) != new.get(name):
+            return f"{name}: {old.get(name)!r} there, {new.get(name)!r} here"
+    return None
+
+
+def changes(old, new, fail_below=0.95):
+    """Compare rows as `table.as_json` makes them.
+
+    Parameters
+    ----------
+    old, new : list of dict
+    fail_below : float
+        Ratio below which a problem is slower, if the noise does not reach from it to 1.
+
+    Returns
+    -------
+    list of Change
+        In the order of `old`; problems that only `new` has are left out.
+    """
+    present = {_key(row): row for row in new}
+    return [_change(row, present.get(_key(row)), fail_below) for row in old]
+
+
+def _key(row):
+    fields = ("name", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal", "mask", "allowed",
+              "padded", "dtype", "kv_dtype", "window", "softcap", "sinks")  # fmt: skip
+    return tuple(row.get(field) for field in fields)
+
+
+def _change(old, new, fail_below):
+    name = old["name"]
+    if new is None:
+        return Change(name, None, 0.0, MISSING)
+    subject = new["entries"][new["subject"]]
+    if subject.get("failed"):
+        return Change(name, None, 0.0, WRONG)
+    before = old["entries"][old["subject"]]
+    bound = old.get("bound")
+    if not (subject.get("seconds") and before.get("seconds") and bound in new.get("rates", {})):
+        return Change(name, None, 0.0, MISSING)
+    # The limit of the old run in both, also where the other one is a little longer today.
+    ratio = _share(new, subject, bound) / _share(old, before, bound)
+    noise = math.hypot(subject["noise"], before["noise"]) * ratio
+    return Change(name, ratio, noise, _verdict(ratio, noise, fail_below))
+
+
+def _share(row, entry, bound):
+    rates = sorted(row["rates"][bound])
+    middle = len(rates) // 2
+    rate = rates[middle] if len(rates) % 2 else (rates[middle - 1] + rates[middle]) / 2
+    work = row["bytes"] if bound == "read" else row["flops"]
+    return work / rate / entry["seconds"]
+
+
+def _verdict(ratio, noise, fail_below):
+    if ratio < fail_below:
+        return SLOWER if ratio + noise < 1 else UNCLEAR
+    if ratio > 1 / fail_below:
+        return FASTER if ratio - noise > 1 else UNCLEAR
+    return SAME if noise < 1 - fail_below else UNCLEAR
+
+
+def failed(found):
+    """Whether anything became slower, wrong, or is gone."""
+    return any(change.verdict in (SLOWER, WRONG, MISSING) for change in found)
+
+
+def cells(found):
+    """Return (headings, lines)."""
+    lines = [
+        [
+            change.name,
+            table.NOTHING if change.ratio is None else table.ratio_text(change.ratio),
+            f"{change.noise:.1%}",
+            change.verdict,
+        ]
+        for change in found
+    ]
+    return ["problem", "speed now / then", "+-", "verdict"], lines
+
+
+def summary(found, fail_below):
+    """Return one line about all of them."""
+    counts = {}
+    for change in found:
+        counts[change.verdict] = counts.get(change.verdict, 0) + 1
+    text = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    advice = ""
+    if counts.get(UNCLEAR):
+        advice = "; where it cannot tell, the noise is larger than the difference: measure longer"
+    return f"{text} (limit {fail_below:g}){advice}"
