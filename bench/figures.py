@@ -4,74 +4,13 @@
 A section is a function of `Settings` that returns figures and rows; `SECTIONS` lists them.
 """
 
-import dataclasses
-
+import figures_decode
+import figures_narrow
 import memory
-import numpy as np
+from figure import HEADINGS, Figure, Settings, errors, measured_rows, relative_times
 
 import fastattn
-from fastattn import reference
-from fastattn.measure import checking, limits, peers, problems, runner, suites, timing
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """How to measure: threads, names of peers (None: all), seconds per problem, small sizes."""
-
-    threads: int
-    peers: tuple | None = None
-    seconds: float = 4.0
-    quick: bool = False
-    progress: object = None
-
-    def length(self, full, quick=512):
-        """Return a sequence length, a small one for a trial."""
-        return quick if self.quick else full
-
-
-@dataclasses.dataclass(frozen=True)
-class Figure:
-    """One measured number.
-
-    Attributes
-    ----------
-    name : str
-    value : float
-    unit : str
-        "" is a ratio, "%" a share (1 is 100 %), "us", "MiB", or "error".
-    at_most, at_least : float or None
-        The goal. None is no goal: the figure is there to compare with.
-    """
-
-    name: str
-    value: float
-    unit: str = ""
-    at_most: float | None = None
-    at_least: float | None = None
-
-    @property
-    def reached(self):
-        """Whether the goal is reached; None without a goal."""
-        if self.at_most is not None:
-            return self.value <= self.at_most
-        return None if self.at_least is None else self.value >= self.at_least
-
-    def text(self, value):
-        """Return a value in the unit of this figure."""
-        forms = {"%": "{:.1%}", "us": "{:.2f} us", "MiB": "{:.1f} MiB", "error": "{:.2e}"}
-        return forms.get(self.unit, "{:.3f}").format(value)
-
-    def cells(self):
-        """Return name, value, goal and verdict as text."""
-        goal = verdict = ""
-        if self.reached is not None:
-            bound = self.at_most if self.at_most is not None else self.at_least
-            goal = f"{'<=' if self.at_most is not None else '>='} {self.text(bound)}"
-            verdict = "yes" if self.reached else "NO"
-        return [self.name, self.text(self.value), goal, verdict]
-
-
-HEADINGS = ["figure", "measured", "goal", "reached"]
+from fastattn.measure import limits, peers, problems, runner, suites, timing
 
 
 def accuracy(settings):
@@ -80,24 +19,12 @@ def accuracy(settings):
     figures = []
     for depth in suites.DEPTHS:
         problem = problems.Problem(Hq=suites.HEADS, Sq=length, D=depth)
-        inputs = problem.inputs()
-        expected = np.stack(
-            [
-                reference.attention(*head)
-                for head in zip(inputs.q[0], inputs.k[0], inputs.v[0], strict=True)
-            ]
-        )
-        subjects = [peers.Fastattn(settings.threads, isa) for isa in fastattn.isas()]
-        if peers.classes()["torch"].available():
-            subjects += peers.select(["torch"], settings.threads)
-        for subject in subjects:
-            prepared = subject.prepare(problem, inputs)
-            error = prepared.array(prepared.call())[0].astype(np.float64) - expected
-            ours = isinstance(subject, peers.Fastattn)
-            label = f"error N={length} D={depth} {subject.name}"
+        for name, (largest, rms) in errors(problem, settings, fastattn.isas()).items():
+            ours = name.startswith("fastattn")
+            label = f"error N={length} D={depth} {name}"
             figures += [
-                Figure(f"{label} max", np.abs(error).max(), "error", 4e-7 if ours else None),
-                Figure(f"{label} rms", np.sqrt((error**2).mean()), "error", 2e-8 if ours else None),
+                Figure(f"{label} max", largest, "error", 4e-7 if ours else None),
+                Figure(f"{label} rms", rms, "error", 2e-8 if ours else None),
             ]
     return figures, []
 
@@ -117,21 +44,8 @@ def peak(settings):
             row = runner.measure(problem, [subject], peak=meter, seconds=settings.seconds)
             goal = PEAK_GOALS.get(isa, {}).get(depth)
             name = f"share of FMA peak N={length} D={depth} {isa}"
-            figures.append(Figure(name, row.share(), "%", at_least=goal))
+            figures.append(Figure(name, row.share(bound=runner.PEAK), "%", at_least=goal))
     return figures, []
-
-
-def relative_times(base, others, settings):
-    """Return {label: time relative to `base`}, all interleaved in one run, each checked."""
-    subject = peers.Fastattn(settings.threads)
-    calls = {}
-    for problem in (base, *others):
-        inputs = problem.inputs()
-        prepared = subject.prepare(problem, inputs)
-        checking.check(prepared, problem, inputs)
-        calls[problem.label] = prepared.call
-    run = timing.interleave(calls, seconds=settings.seconds)
-    return {problem.label: 1 / run.ratio(problem.label, base.label) for problem in others}
 
 
 def causal(settings):
@@ -157,7 +71,7 @@ def masks(settings):
         figures += [
             Figure(
                 f"mask {problem.mask} / none N={length} D={problem.D}",
-                times[problem.label],
+                times[problem],
                 at_most=MASK_GOALS[problem.mask],
             )
             for problem in masked
@@ -165,19 +79,9 @@ def masks(settings):
     return figures, []
 
 
-def _rows(settings, chosen):
-    return runner.measure_suite(
-        chosen,
-        threads=settings.threads,
-        peer_names=settings.peers,
-        seconds=settings.seconds,
-        progress=settings.progress,
-    )
-
-
 def small(settings):
     """The tiny call and the MiniLM-like batches, with every peer."""
-    rows = _rows(settings, suites.small())
+    rows = measured_rows(settings, suites.small())
     figures = []
     for row, goal in zip(rows, (2.0, 1.5, None), strict=True):
         if not row.measured:
@@ -196,7 +100,7 @@ def prefill(settings):
     lengths = (256, 512) if settings.quick else suites.LENGTHS
     figures, rows = [], []
     for name, is_causal, goal in (("full", False, 1.3), ("causal", True, 1.5)):
-        group = _rows(settings, suites.prefill(is_causal, lengths))
+        group = measured_rows(settings, suites.prefill(is_causal, lengths))
         rows += group
         ratios = [row.ratio() for row in group if row.measured and row.peers]
         if ratios:
@@ -219,6 +123,8 @@ def lean(settings):
     return figures, []
 
 
+__all__ = ["HEADINGS", "SECTIONS", "Settings"]
+
 SECTIONS = {
     "accuracy": accuracy,
     "peak": peak,
@@ -226,5 +132,8 @@ SECTIONS = {
     "masks": masks,
     "small": small,
     "prefill": prefill,
+    "decode": figures_decode.decode,
+    "caches": figures_decode.caches,
+    "narrow": figures_narrow.narrow,
     "lean": lean,
 }

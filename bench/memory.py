@@ -2,9 +2,11 @@
 """Peak memory of one call above its arrays, in a process of its own.
 
     python bench/memory.py [--keys 65536] [--depth 64] [--mask]
+    python bench/memory.py --mapped --keys 1048576 --depth 128
 
 Prints JSON: seconds, and the bytes that the peak resident size grew over what it was with all
-arrays, the output included, in place.
+arrays, the output included, in place. With --mapped one query against K and V that are
+memory-mapped from files; pages of the files, which belong to the page cache, do not count.
 """
 
 import argparse
@@ -13,6 +15,8 @@ import json
 import resource
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -54,10 +58,63 @@ def measure(keys, depth, mask):
             "bytes": peak_bytes() - before}  # fmt: skip
 
 
-def in_subprocess(keys, depth=64, mask=False):
-    """Return `measure` of a fresh process."""
+def own_bytes():
+    """Return the resident memory that no file stands behind."""
+    [line] = [line for line in STATUS.read_text().splitlines() if line.startswith("RssAnon")]
+    return int(line.split()[1]) * 1024
+
+
+class Watch:
+    """The largest `own_bytes` while a ``with`` block runs, looked at every millisecond."""
+
+    def __enter__(self):
+        self.most, self._done = own_bytes(), threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+        return self
+
+    def _look(self):
+        while not self._done.wait(1e-3):
+            self.most = max(self.most, own_bytes())
+
+    def __exit__(self, *_):
+        self._done.set()
+        self._thread.join()
+
+
+def write_random(path, keys, depth):
+    """Write a .npy file (1, 1, keys, depth), a part at a time."""
+    rng = np.random.default_rng(0)
+    shape = (1, 1, keys, depth)
+    file = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
+    for begin in range(0, keys, 1 << 14):
+        part = file[0, 0, begin : begin + (1 << 14)]
+        part[...] = rng.standard_normal(part.shape, dtype=np.float32)
+
+
+def measure_mapped(keys, depth):
+    """Run one query of one kv head against memory-mapped K and V; return what it needed."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, f"{name}.npy") for name in "kv"]
+        for path in paths:
+            write_random(path, keys, depth)
+        k, v = (np.load(path, mmap_mode="r") for path in paths)
+        q = np.ones((1, 1, 1, depth), np.float32)
+        fastattn.attention(q, k[:, :, :64], v[:, :, :64])  # threads and code are there
+        before = own_bytes()
+        with Watch() as watch:
+            begin = time.perf_counter()
+            fastattn.attention(q, k, v)
+            seconds = time.perf_counter() - begin
+    return {"keys": keys, "depth": depth, "seconds": seconds, "bytes": watch.most - before,
+            "rate": 2 * keys * depth * 4 / seconds}  # fmt: skip
+
+
+def in_subprocess(keys, depth=64, mask=False, mapped=False):
+    """Return `measure`, or `measure_mapped`, of a fresh process."""
     command = [sys.executable, __file__, "--keys", str(keys), "--depth", str(depth)]
     command += ["--mask"] if mask else []
+    command += ["--mapped"] if mapped else []
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout)
 
@@ -68,7 +125,11 @@ def main(arguments=None):
     parser.add_argument("--keys", type=int, default=65536, help="queries and keys")
     parser.add_argument("--depth", type=int, default=64)
     parser.add_argument("--mask", action="store_true", help="with a bool mask of shape (1, keys)")
+    parser.add_argument("--mapped", action="store_true", help="one query, K and V from files")
     options = parser.parse_args(arguments)
+    if options.mapped:
+        print(json.dumps(measure_mapped(options.keys, options.depth)))
+        return
     print(json.dumps(measure(options.keys, options.depth, options.mask)))
 
 

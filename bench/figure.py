@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: MIT
+"""What every section of the report is made of: settings in, figures out."""
+
+import dataclasses
+
+import numpy as np
+
+from fastattn import reference
+from fastattn.measure import checking, peers, runner, timing
+
+# Not jax, which compiles for seconds per problem: the time of the report is limited.
+PEERS = ("numpy", "torch", "ort-attention", "ort-mha", "openvino", "vllm")
+
+
+def installed(names):
+    """Return those of these peers that are installed."""
+    known = peers.classes()
+    return tuple(name for name in names if known[name].available())
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How to measure: threads, names of peers (None: `PEERS`), seconds per problem, small sizes."""
+
+    threads: int
+    peers: tuple | None = None
+    seconds: float = 4.0
+    quick: bool = False
+    progress: object = None
+
+    def length(self, full, quick=512):
+        """Return a sequence length, a small one for a trial."""
+        return quick if self.quick else full
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """One measured number.
+
+    Attributes
+    ----------
+    name : str
+    value : float
+    unit : str
+        "" is a ratio, "%" a share (1 is 100 %), "us", "MiB", "GB/s", or "error".
+    at_most, at_least : float or None
+        The goal. None is no goal: the figure is there to compare with.
+    """
+
+    name: str
+    value: float
+    unit: str = ""
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def reached(self):
+        """Whether the goal is reached; None without a goal."""
+        if self.at_most is not None:
+            return self.value <= self.at_most
+        return None if self.at_least is None else self.value >= self.at_least
+
+    def text(self, value):
+        """Return a value in the unit of this figure."""
+        forms = {"": "{:.3f}", "%": "{:.1%}", "us": "{:.2f} us", "error": "{:.2e}"}
+        return forms.get(self.unit, f"{{:.1f}} {self.unit}").format(value)
+
+    def cells(self):
+        """Return name, value, goal and verdict as text."""
+        goal = verdict = ""
+        if self.reached is not None:
+            bound = self.at_most if self.at_most is not None else self.at_least
+            goal = f"{'<=' if self.at_most is not None else '>='} {self.text(bound)}"
+            verdict = "yes" if self.reached else "NO"
+        return [self.name, self.text(self.value), goal, verdict]
+
+
+HEADINGS = ["figure", "measured", "goal", "reached"]
+
+
+def measured_rows(settings, chosen, names=PEERS):
+    """Return rows of these problems, beside the peers of the settings, or else these."""
+    return runner.measure_suite(
+        chosen,
+        threads=settings.threads,
+        peer_names=installed(names) if settings.peers is None else settings.peers,
+        seconds=settings.seconds,
+        progress=settings.progress,
+    )
+
+
+def relative_times(base, others, settings):
+    """Return {problem: time relative to `base`}, all interleaved in one run, each checked."""
+    subject = peers.Fastattn(settings.threads)
+    calls = {}
+    for problem in (base, *others):
+        inputs = problem.inputs()
+        prepared = subject.prepare(problem, inputs)
+        checking.check(prepared, problem, inputs)
+        calls[problem] = prepared.call
+    run = timing.interleave(calls, seconds=settings.seconds)
+    return {problem: 1 / run.ratio(problem, base) for problem in others}
+
+
+def errors(problem, settings, isas=(None,)):
+    """Return {name: (largest, rms)} of the error against the oracle, torch's too."""
+    inputs = problem.inputs()
+    group = problem.Hq // problem.Hkv
+    scales = {"k_scale": inputs.scale, "v_scale": inputs.scale}
+    expected = np.stack([
+        reference.attention(inputs.q[0, h], inputs.k[0, h // group], inputs.v[0, h // group],
+                            **scales)
+        for h in range(problem.Hq)
+    ])  # fmt: skip
+    subjects = [peers.Fastattn(settings.threads, isa) for isa in isas]
+    if peers.classes()["torch"].available():
+        subjects += peers.select(["torch"], settings.threads)
+    found = {}
+    for subject in subjects:
+        if subject.supports(problem) is None:
+            prepared = subject.prepare(problem, inputs)
+            error = prepared.array(prepared.call())[0].astype(np.float64) - expected
+            found[subject.name] = np.abs(error).max(), np.sqrt((error**2).mean())
+    return found

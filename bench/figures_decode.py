@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: MIT
+"""Sections of the report about decoding: few queries, long caches, pages, packed sequences."""
+
+import dataclasses
+
+import memory
+import numpy as np
+from figure import Figure, measured_rows
+
+import fastattn
+from fastattn.measure import checking, peers, runner, suites, timing
+from fastattn.measure.problems import Problem
+
+PEERS = ("torch", "ort-attention", "vllm")
+ROWS = (1, 2, 4, 8, 12, 16)
+PAGES = (16, 64)
+SHAPE = {"Hq": 8, "Hkv": 8, "D": 128}
+
+
+def decode(settings):
+    """One query against a long cache: share of a plain read of the same K and V, every group."""
+    keys = settings.length(32768, 2048)
+    rows = measured_rows(settings, suites.decode_grid(keys), PEERS)
+    figures = []
+    for row in rows:
+        if not row.measured:
+            continue
+        problem = row.problem
+        group = problem.Hq // problem.Hkv
+        name = f"decode {problem.label}"
+        share = row.share(bound=runner.READ)
+        figures.append(Figure(f"{name}, share of bandwidth", share, "%", at_least=0.8))
+        goals = {"torch": 3.0 if group >= 4 else 1.0 if group == 1 else None, "vllm": 1.0}
+        figures += [
+            Figure(f"{name} against {peer}", row.ratio(peer), at_least=goals[peer])
+            for peer in row.peers
+            if peer in goals
+        ]
+    return figures, rows
+
+
+def caches(settings):
+    """Several rows of queries, pages, packed sequences, a cache larger than memory should hold."""
+    keys = settings.length(16384, 2048)
+    return [*_query_rows(settings, keys), *_paged(settings, keys), *_packed(settings),
+            *_mapped(settings)], []  # fmt: skip
+
+
+def _query_rows(settings, keys):
+    """Time of several query rows relative to one, on the very same cache."""
+    inputs = Problem(Sq=max(ROWS), Sk=keys, **SHAPE).inputs()
+    options = {"num_threads": settings.threads}
+    calls = {}
+    for count in ROWS:
+        q = np.ascontiguousarray(inputs.q[:, :, :count])
+        prepared = peers.Prepared(lambda q=q: fastattn.attention(q, inputs.k, inputs.v, **options))
+        part = Problem(Sq=count, Sk=keys, **SHAPE)
+        checking.check(prepared, part, dataclasses.replace(inputs, q=q))
+        calls[count] = prepared.call
+    run = timing.interleave(calls, seconds=settings.seconds)
+    return [
+        Figure(f"decode {keys} keys, {count} rows / 1", 1 / run.ratio(count, 1), at_most=1.3)
+        for count in ROWS[1:]
+    ]
+
+
+def paged(array, page, order):
+    """Return K or V of one sequence, (1, H, S, D), as shuffled pages (pages, H, page, D)."""
+    _, heads, keys, depth = array.shape
+    pages = array.reshape(heads, keys // page, page, depth).swapaxes(0, 1)
+    return np.ascontiguousarray(pages[order])
+
+
+def _paged(settings, keys):
+    """Time over shuffled pages relative to the dense cache; the results have the same bits."""
+    problem = Problem(Hq=32, Hkv=8, Sq=1, Sk=keys, D=128)
+    inputs = problem.inputs()
+    options = {"num_threads": settings.threads}
+    calls = {"dense": lambda: fastattn.attention(inputs.q, inputs.k, inputs.v, **options)}
+    expected = calls["dense"]()
+    rng = np.random.default_rng(0)
+    for page in PAGES:
+        order = rng.permutation(keys // page)
+        table = np.argsort(order).astype(np.int32)[None]
+        k, v = (paged(each, page, order) for each in (inputs.k, inputs.v))
+        calls[page] = lambda k=k, v=v, table=table: fastattn.attention(
+            inputs.q, k, v, block_table=table, **options
+        )
+        np.testing.assert_array_equal(calls[page](), expected)
+    run = timing.interleave(calls, seconds=settings.seconds)
+    return [
+        Figure(f"pages of {page} / dense, {keys} keys", 1 / run.ratio(page, "dense"), at_most=1.05)
+        for page in PAGES
+    ]
+
+
+def _packed(settings):
+    """Time of 64 sequences in one call relative to that of their single calls on one thread."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, settings.length(4096, 256) + 1, 64)
+    problem = Problem(
+        Hq=8, Hkv=2, D=128, causal=True, packed=tuple((1, int(keys)) for keys in lengths)
+    )
+    inputs = problem.inputs()
+    whole = peers.Fastattn(settings.threads).prepare(problem, inputs)
+    checking.check(whole, problem, inputs)
+    parts = peers.Fastattn(1).prepare_each(problem, inputs)
+    run = timing.interleave({"one": whole.call, "each": parts.call}, seconds=settings.seconds)
+    time = settings.threads * run.ratio("each", "one")
+    name = "64 packed sequences / their single calls on one thread, shared by the threads"
+    return [Figure(name, time, at_most=1.15)]
+
+
+def _mapped(settings):
+    """A million keys of one kv head from a file: speed, and memory that is not the file's."""
+    keys = settings.length(1 << 20, 1 << 14)
+    used = memory.in_subprocess(keys, depth=128, mapped=True)
+    name = f"{keys} keys memory-mapped"
+    figures = [Figure(f"{name}, memory", used["bytes"] / 2**20, "MiB", at_most=64.0)]
+    return [*figures, Figure(f"{name}, speed", used["rate"] / 1e9, "GB/s")]

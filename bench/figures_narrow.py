@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: MIT
+"""Section of the report about 16-bit types, and keys and values of 8 bits."""
+
+import dataclasses
+
+from figure import Figure, errors, measured_rows, relative_times
+
+from fastattn.measure import runner, suites, timing
+from fastattn.measure.problems import Problem
+
+DTYPES = ("float16", "bfloat16")
+PEERS = ("torch", "ort-attention", "vllm")
+
+
+def narrow(settings):
+    """16-bit types: prefill, decoding (with int8 K and V as well) and error."""
+    prefill_figures, prefill_rows = _prefill(settings)
+    decode_figures, decode_rows = _decode(settings)
+    return _errors(settings) + prefill_figures + decode_figures, prefill_rows + decode_rows
+
+
+def _prefill(settings):
+    """Time relative to float32, and the best peer of each shape."""
+    figures, rows = [], []
+    for depth in suites.DEPTHS:
+        base = Problem(Hq=suites.HEADS, Sq=settings.length(2048), D=depth)
+        others = [named(base, dtype) for dtype in DTYPES]
+        times = relative_times(base, others, settings)
+        figures += [Figure(f"{problem.name} / float32", times[problem]) for problem in others]
+        rows += measured_rows(settings, others, PEERS)
+    for dtype in DTYPES:
+        group = [row for row in rows if row.problem.dtype == dtype and row.measured and row.peers]
+        if group:
+            goal = 1.5 if dtype == "bfloat16" else None
+            name = f"prefill {dtype}, geomean against the best peer"
+            figures.append(
+                Figure(name, timing.geomean(row.ratio() for row in group), "", None, goal)
+            )
+    return figures, rows
+
+
+def _decode(settings):
+    """Share of a plain read of the same bytes, with grouped heads."""
+    keys = settings.length(32768, 2048)
+    base = Problem(Hq=32, Hkv=8, Sq=1, Sk=keys, D=128)
+    int8 = dataclasses.replace(base, name=f"{base.label} int8 K and V", kv_dtype="int8")
+    chosen = [*(named(base, dtype) for dtype in DTYPES), int8]
+    rows = measured_rows(settings, chosen, PEERS)
+    figures = []
+    for row in rows:
+        if row.measured:
+            goal = 0.8 if row.problem.kv_dtype in DTYPES else None
+            share = row.share(bound=runner.READ)
+            name = f"decode {row.problem.name}, share of bandwidth"
+            figures.append(Figure(name, share, "%", at_least=goal))
+    return figures, rows
+
+
+def _errors(settings):
+    """Error against the oracle, which is fed the rounded inputs; torch's beside it."""
+    base = Problem(Hq=suites.HEADS, Sq=settings.length(2048), D=64)
+    figures = []
+    for problem in (*(named(base, dtype) for dtype in DTYPES), named(base, "float32", "int8")):
+        found = errors(problem, settings)
+        for index, kind in enumerate(("max", "rms")):
+            bound = found["torch"][index] if "torch" in found else None
+            for name, values in found.items():
+                # The largest one is the rounding of one result: alike for everybody, but by luck.
+                goal = bound if name == "fastattn" and kind == "rms" else None
+                label = f"error {problem.name} {name} {kind}"
+                figures.append(Figure(label, values[index], "error", at_most=goal))
+    return figures
+
+
+def named(problem, dtype, kv_dtype=""):
+    """Return the problem with other types, which are part of its name."""
+    words = problem.label if not kv_dtype else f"{problem.label} {kv_dtype} K and V with"
+    return dataclasses.replace(problem, name=f"{words} {dtype}", dtype=dtype,
+                               kv_dtype=kv_dtype or dtype)  # fmt: skip
