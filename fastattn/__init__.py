@@ -45,7 +45,8 @@ __all__ = [
 ]
 
 _LAZY = (
-    "reference", "torch", "onnx", "jax", "measure", "cli", "layers", "models", "caches", "transformers",
+    "caches", "cli", "jax", "layers", "measure", "models", "onnx", "reference", "torch",
+    "transformers",
 )  # fmt: skip
 
 

@@ -185,10 +185,10 @@ def test_interrupt_leaves_everything_usable():
 def test_threadpoolctl_sees_and_limits():
     threadpoolctl = pytest.importorskip("threadpoolctl")
     with fastattn.num_threads(7):
-        [entry] = [
-            each for each in threadpoolctl.threadpool_info() if each["user_api"] == "fastattn"
-        ]
-        assert entry["num_threads"] == 7 and entry["version"] == fastattn.__version__
+        # The C library is another entry where some program has loaded it too.
+        own = [each for each in threadpoolctl.threadpool_info() if each["user_api"] == "fastattn"]
+        assert own and {each["num_threads"] for each in own} == {7}
+        assert {each["version"] for each in own} == {fastattn.__version__}
     fastattn.set_num_threads(5)
     try:
         with threadpoolctl.threadpool_limits(2):
