@@ -2,9 +2,9 @@
 """The oracle in the place of what the C core cannot do yet, behind the real validation."""
 
 import numpy as np
-from abilities import can
 
 from fastattn import _check, reference
+from fastattn.cli.random_storage import can
 
 # Options for three sequences of 9, 2 and 5 tokens, four heads and two queries.
 OPTIONS = {
@@ -37,12 +37,8 @@ def _rounded(result, problem):
 
 
 def unless_core_can(monkeypatch, module, *abilities):
-    """Let a module of caches call the oracle, unless the core has all of these abilities."""
+    """Let a module call the oracle, unless the core has all of these abilities."""
     if not all(can(ability) for ability in abilities):
         for function in attention, attention_varlen:
             if hasattr(module, function.__name__):
                 monkeypatch.setattr(module, function.__name__, function)
-
-
-def largest(array):
-    return float(np.abs(array.astype(np.float64)).max(initial=0.0))

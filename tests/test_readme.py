@@ -8,10 +8,10 @@ import re
 from pathlib import Path
 
 import pytest
-from abilities import can
 
 import fastattn
 from fastattn import _core
+from fastattn.cli.random_storage import can
 
 README = Path(__file__).parent.parent / "README.md"
 TEXT = README.read_text(encoding="utf-8") if README.exists() else ""
