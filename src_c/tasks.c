@@ -29,6 +29,13 @@ static double cost_of(const fa_sequence *sequence, int64_t tiles)
     return (double)(keys + 16) * (double)tiles; /* no keys are some work too */
 }
 
+/* Whether the heads of a key are neighbours in memory: what the machine reads ahead of one head is
+ * then what the next one needs, if it is not long until then. */
+static int heads_lie_together(const fa_args *args)
+{
+    return args->kv_heads > 1 && llabs(args->k.head) < llabs(args->k.row);
+}
+
 /* How many threads, how many tiles a task, and whether the keys of a part are split: when the
  * longest task would be long against a thread's share of all. */
 void fa_plan_tasks(fa_plan *plan)
@@ -56,19 +63,21 @@ void fa_plan_tasks(fa_plan *plan)
     const int64_t parts = (most_tiles + tiles - 1) / tiles; /* as even as can be */
     plan->tiles = parts ? (int)((most_tiles + parts - 1) / parts) : 1;
 
-    int64_t chunks = 1, states = 0;
+    int64_t chunks = 1, states = 0, thin = 0;
     for (int64_t n = 0; n < plan->sequences; ++n) {
         const fa_sequence sequence = fa_plan_sequence(plan, n);
         const int64_t own = sequence.tiling.tiles;
         const double part = cost_of(&sequence, own < plan->tiles ? own : plan->tiles);
         cost += cost_of(&sequence, own * args->kv_heads);
         if (part > longest) longest = part;
+        if (sequence.thin) ++thin;
         if (sequence.chunks > chunks) chunks = sequence.chunks;
         states += fa_state_bytes(plan, &sequence) * own * args->kv_heads * sequence.chunks;
     }
     const double share = cost / (plan->threads * (TASKS_PER_THREAD / 2.0));
-    plan->split = plan->threads > 1 && chunks > 1 && longest > share && states <= STATE_BYTES &&
-                  !plan->weights;
+    const int together = thin == plan->sequences && heads_lie_together(args);
+    plan->split = plan->threads > 1 && chunks > 1 && (longest > share || together) &&
+                  states <= STATE_BYTES && !plan->weights;
 }
 
 static int longest_first(const void *a, const void *b)
@@ -139,13 +148,14 @@ fa_share fa_share_of_part(const fa_plan *plan, int64_t part, fa_sequence *sequen
     return share_of(plan, entry, part - entry->first_part, sequence);
 }
 
+/* With `split`, chunk by chunk: see heads_lie_together. */
 fa_share fa_share_of_task(const fa_plan *plan, int64_t task, fa_sequence *sequence)
 {
     const fa_entry *entry = entry_of(plan, task, 0);
     *sequence = fa_plan_sequence(plan, entry->sequence);
-    const int64_t chunks = plan->split ? sequence->chunks : 1, own = task - entry->first_task;
-    fa_share share = share_of(plan, entry, own / chunks, sequence);
-    share.chunk = own % chunks;
+    const int64_t parts = parts_of(plan, sequence), own = task - entry->first_task;
+    fa_share share = share_of(plan, entry, own % parts, sequence);
+    share.chunk = own / parts;
     return share;
 }
 
