@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: MIT
+"""fastattn.flash_attn: flash-attn's functions on NumPy arrays and tensors, against the oracle."""
+
+import importlib.machinery
+import importlib.util
+import inspect
+import itertools
+import sys
+
+import numpy as np
+import pytest
+from core_features import needs_16_bit, needs_pages, needs_varlen
+
+import fastattn.flash_attn as fa
+from fastattn import reference
+
+LIBRARIES = ["numpy", "torch"]
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request):
+    """Turns arrays into what a library calls them, and its results back, of the right type."""
+    return Library(request.param)
+
+
+class Library:
+    def __init__(self, name):
+        self.torch = pytest.importorskip("torch") if name == "torch" else None
+        self.type = self.torch.Tensor if self.torch else np.ndarray
+
+    def __call__(self, value):
+        if isinstance(value, np.ndarray) and self.torch:
+            return self.torch.from_numpy(value)
+        return value
+
+    def run(self, function, *arguments, **options):
+        options = {name: self(value) for name, value in options.items()}
+        result = function(*(self(each) for each in arguments), **options)
+        several = isinstance(result, tuple)
+        results = result if several else (result,)
+        assert all(type(each) is self.type for each in results)
+        results = tuple(each.numpy() if self.torch else each for each in results)
+        return results if several else results[0]
+
+
+def numbers(rng, *shape, dtype=np.float32):
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def close(result, expected):
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, expected, rtol=0, atol=2e-6 * max(1, np.abs(expected).max()))
+
+
+def truth(q, k, v, **options):
+    return reference.attention(q, k, v, layout="bshd", return_lse=True, **options)
+
+
+# ---- dense ---------------------------------------------------------------------------------------
+
+OPTIONS = {
+    "plain": ({}, {}),
+    "causal": ({"causal": True}, {"causal": True}),
+    "window": ({"window_size": (5, 2)}, {"window_size": (5, 2)}),
+    "left window": ({"window_size": (5, -1)}, {"window_size": (5, None)}),
+    "any negative": ({"window_size": (-7, 0)}, {"window_size": (-1, 0)}),
+    "causal window": ({"causal": True, "window_size": (5, 9)},
+                      {"causal": True, "window_size": (5, 9)}),
+    "scale, softcap": ({"softmax_scale": 0.4, "softcap": 3.0}, {"scale": 0.4, "softcap": 3.0}),
+    "softcap below 0": ({"softcap": -1.0}, {}),
+    "alibi": ({"alibi_slopes": np.array([0.1, 0.2, 0.3, 0.4], np.float32)},
+              {"alibi_slopes": np.array([0.1, 0.2, 0.3, 0.4], np.float32)}),
+    "alibi of each": ({"alibi_slopes": np.linspace(0, 1, 8, dtype=np.float32).reshape(2, 4)},
+                      {"alibi_slopes": np.linspace(0, 1, 8, dtype=np.float32).reshape(2, 4)}),
+    "deterministic": ({"deterministic": True, "dropout_p": 0.0}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("queries, keys", [(17, 33), (33, 17), (1, 33)])
+@pytest.mark.parametrize("options, ours", OPTIONS.values(), ids=OPTIONS)
+def test_func(library, rng, options, ours, queries, keys):
+    q, k, v = (
+        numbers(rng, 2, n, h, d) for n, h, d in ((queries, 4, 16), (keys, 2, 16), (keys, 2, 8))
+    )
+    out, lse, pattern = library.run(fa.flash_attn_func, q, k, v, return_attn_probs=True, **options)
+    expected, expected_lse = truth(q, k, v, **ours)
+    close(out, expected)
+    seen = np.isfinite(expected_lse)
+    assert lse.shape == (2, 4, queries) and pattern.shape == (0,)
+    close(lse[seen], expected_lse[seen])
+    assert (lse[~seen] == -np.inf).all()
+    only = library.run(fa.flash_attn_func, q, k, v, **options)
+    np.testing.assert_array_equal(only, out)
+
+
+def test_packed_arguments(library, rng):
+    qkv, kv = numbers(rng, 2, 9, 3, 4, 16), numbers(rng, 2, 9, 2, 2, 16)
+    q = qkv[:, :, 0]
+    expected, _ = truth(*(qkv[:, :, part] for part in range(3)), causal=True)
+    close(library.run(fa.flash_attn_qkvpacked_func, qkv, causal=True), expected)
+    expected, _ = truth(q, kv[:, :, 0], kv[:, :, 1], window_size=(3, 1))
+    close(library.run(fa.flash_attn_kvpacked_func, q, kv, window_size=(3, 1)), expected)
+
+
+@needs_16_bit
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_16_bit(rng, name):
+    torch = pytest.importorskip("torch")
+    q = torch.from_numpy(numbers(rng, 2, 9, 4, 16)).to(getattr(torch, name))
+    out = fa.flash_attn_func(q, q, q, causal=True)
+    expected, _ = truth(*[q.double().numpy()] * 3, causal=True)
+    assert out.dtype == q.dtype
+    np.testing.assert_allclose(
+        out.double().numpy(), expected, rtol=0, atol=4 * torch.finfo(q.dtype).eps
+    )
+
+
+# ---- packed sequences ----------------------------------------------------------------------------
+
+CU_Q, CU_K = np.array([0, 4, 4, 9], np.int32), np.array([0, 5, 6, 12], np.int32)
+
+
+def one_by_one(q, k, v, **options):
+    """The oracle on each sequence."""
+    outs, lses = [], []
+    pairs = zip(itertools.pairwise(CU_Q), itertools.pairwise(CU_K), strict=True)
+    for (a, b), (c, d) in pairs:
+        out, lse = truth(q[None, a:b], k[None, c:d], v[None, c:d], **options)
+        outs.append(out[0])
+        lses.append(lse[0])
+    return np.concatenate(outs), np.concatenate(lses, 1)
+
+
+@needs_varlen
+@pytest.mark.parametrize("causal", [False, True])
+def test_varlen(library, rng, causal):
+    q, k, v = numbers(rng, 9, 4, 16), numbers(rng, 12, 2, 16), numbers(rng, 12, 2, 8)
+    options = {"causal": causal, "softcap": 4.0}
+    out, lse, pattern = library.run(
+        fa.flash_attn_varlen_func, q, k, v, CU_Q, CU_K, 5, 6, return_attn_probs=True, **options
+    )
+    expected, expected_lse = one_by_one(q, k, v, **options)
+    close(out, expected)
+    assert lse.shape == (4, 9) and pattern.shape == (0,)
+    np.testing.assert_allclose(lse, expected_lse, rtol=0, atol=4e-6)
+
+
+@needs_varlen
+def test_varlen_packed_arguments(library, rng):
+    q, kv, qkv = numbers(rng, 9, 4, 16), numbers(rng, 12, 2, 2, 16), numbers(rng, 12, 3, 4, 16)
+    expected, _ = one_by_one(q, kv[:, 0], kv[:, 1], causal=True)
+    ours = library.run(fa.flash_attn_varlen_kvpacked_func, q, kv, CU_Q, CU_K, 5, 6, causal=True)
+    close(ours, expected)
+    separate = [np.ascontiguousarray(qkv[:, part]) for part in range(3)]
+    expected = library.run(fa.flash_attn_varlen_func, *separate, CU_K, CU_K, 6, 6)
+    ours = library.run(fa.flash_attn_varlen_qkvpacked_func, qkv, CU_K, 6)
+    np.testing.assert_array_equal(ours, expected)
+
+
+@needs_varlen
+@needs_pages
+def test_varlen_pages(library, rng):
+    q, k, v = numbers(rng, 9, 4, 16), numbers(rng, 12, 2, 16), numbers(rng, 12, 2, 8)
+    table = np.array([[3, 1], [5, 0], [4, 2]], np.int32)
+    pages_k, pages_v = numbers(rng, 6, 3, 2, 16), numbers(rng, 6, 3, 2, 8)
+    for b, (begin, end) in enumerate(itertools.pairwise(CU_K)):
+        for j in range(end - begin):
+            pages_k[table[b, j // 3], j % 3] = k[begin + j]
+            pages_v[table[b, j // 3], j % 3] = v[begin + j]
+    ours = library.run(
+        fa.flash_attn_varlen_func, q, pages_k, pages_v, CU_Q, CU_K, 5, 6, causal=True,
+        block_table=table,
+    )  # fmt: skip
+    close(ours, one_by_one(q, k, v, causal=True)[0])
+
+
+# ---- interface -----------------------------------------------------------------------------------
+
+SIGNATURES = {
+    "flash_attn_func": "q k v dropout_p softmax_scale causal window_size softcap alibi_slopes "
+    "deterministic return_attn_probs",
+    "flash_attn_qkvpacked_func": "qkv dropout_p softmax_scale causal window_size softcap "
+    "alibi_slopes deterministic return_attn_probs",
+    "flash_attn_kvpacked_func": "q kv dropout_p softmax_scale causal window_size softcap "
+    "alibi_slopes deterministic return_attn_probs",
+    "flash_attn_varlen_func": "q k v cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k dropout_p "
+    "softmax_scale causal window_size softcap alibi_slopes deterministic return_attn_probs "
+    "block_table",
+    "flash_attn_varlen_qkvpacked_func": "qkv cu_seqlens max_seqlen dropout_p softmax_scale causal "
+    "window_size softcap alibi_slopes deterministic return_attn_probs",
+    "flash_attn_varlen_kvpacked_func": "q kv cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k "
+    "dropout_p softmax_scale causal window_size softcap alibi_slopes deterministic "
+    "return_attn_probs",
+    "flash_attn_with_kvcache": "q k_cache v_cache k v rotary_cos rotary_sin cache_seqlens "
+    "cache_batch_idx cache_leftpad block_table softmax_scale causal window_size softcap "
+    "rotary_interleaved alibi_slopes num_splits return_softmax_lse",
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signature(name):
+    """Names and order are those of flash-attn 2.8."""
+    assert list(inspect.signature(getattr(fa, name)).parameters) == SIGNATURES[name].split()
+
+
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (lambda q: fa.flash_attn_func(q, q, q, 0.1), NotImplementedError,
+         "dropout_p: expected 0.0, got 0.1"),
+        (lambda q: fa.flash_attn_func(q, q, q, window_size=3), ValueError,
+         "window_size: expected a pair (left, right), got 3"),
+        (lambda q: fa.flash_attn_func(q, q[:, :, :3], q), ValueError,
+         "k: expected a number of heads that divides q's 4, got shape (2, 9, 3, 16)"),
+        (lambda q: fa.flash_attn_qkvpacked_func(q), ValueError,
+         "qkv: expected shape (..., 3, heads, depth), got (2, 9, 4, 16)"),
+        (lambda q: fa.flash_attn_kvpacked_func(q, q), ValueError,
+         "kv: expected shape (..., 2, heads, depth), got (2, 9, 4, 16)"),
+    ],
+    ids=["dropout", "window", "heads", "qkv", "kv"],
+)  # fmt: skip
+def test_refusals(library, call, error, message):
+    with pytest.raises(error) as caught:
+        call(library(np.zeros((2, 9, 4, 16), np.float32)))
+    assert str(caught.value).startswith(message)
+
+
+def test_backward_raises(rng):
+    torch = pytest.importorskip("torch")
+    q = torch.from_numpy(numbers(rng, 2, 9, 4, 16)).requires_grad_()
+    with pytest.raises(NotImplementedError, match=r"there is no backward yet"):
+        fa.flash_attn_func(q, q, q).sum().backward()
+
+
+def test_compiled(rng):
+    torch = pytest.importorskip("torch")
+    q = torch.from_numpy(numbers(rng, 2, 9, 4, 16))
+    compiled = torch.compile(fa.flash_attn_func, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(q, q, q, causal=True), fa.flash_attn_func(q, q, q, causal=True))
+
+
+# ---- import flash_attn ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def installed():
+    pytest.importorskip("torch")
+    if importlib.util.find_spec("flash_attn") is not None:
+        pytest.skip("flash-attn itself is installed")
+    fa.install()
+    yield
+    fa.uninstall()
+    assert importlib.util.find_spec("flash_attn") is None
+
+
+def test_install(installed):
+    import flash_attn
+    from flash_attn import flash_attn_func
+    from flash_attn.bert_padding import index_first_axis, pad_input, unpad_input
+    from flash_attn.flash_attn_interface import flash_attn_varlen_func
+
+    assert flash_attn is fa and flash_attn_func is fa.flash_attn_func
+    assert flash_attn_varlen_func is fa.flash_attn_varlen_func
+    assert callable(index_first_axis) and callable(pad_input) and callable(unpad_input)
+    assert flash_attn.__version__.startswith("2.8")
+    assert importlib.util.find_spec("flash_attn") is not None
+    fa.install()  # once more does no harm
+
+
+def test_install_beside_another(monkeypatch):
+    pytest.importorskip("torch")
+    other = type(sys)("flash_attn")
+    other.__spec__ = importlib.machinery.ModuleSpec("flash_attn", None)
+    monkeypatch.setitem(sys.modules, "flash_attn", other)
+    with pytest.raises(ImportError, match=r"^flash_attn: expected no package of this name"):
+        fa.install()
+    assert sys.modules["flash_attn"] is other
+    fa.install(replace=True)
+    assert sys.modules["flash_attn"] is fa
+    fa.uninstall()
+    assert "flash_attn" not in sys.modules
+
+
+@pytest.mark.parametrize("unused", [False, True])
+def test_bert_padding(rng, unused):
+    torch = pytest.importorskip("torch")
+    from fastattn.flash_attn.bert_padding import pad_input, unpad_input
+
+    x = torch.from_numpy(numbers(rng, 3, 5, 2, 4))
+    mask = torch.tensor([[1, 1, 0, 0, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]])
+    more = torch.tensor([[0, 0, 1, 0, 0]] + [[0] * 5] * 2) if unused else None
+    tokens, indices, cu, longest, used = unpad_input(x, mask, more)
+    packed = (mask if more is None else mask + more).bool()
+    assert torch.equal(tokens, x[packed]) and torch.equal(indices, packed.flatten().nonzero()[:, 0])
+    assert cu.tolist() == [0, 2 + unused, 2 + unused, 7 + unused] and cu.dtype == torch.int32
+    assert longest == 5 and used.tolist() == [2, 0, 5]
+    assert torch.equal(pad_input(tokens, indices, 3, 5), x * packed[..., None, None])
