@@ -3,12 +3,10 @@
 
 import numpy as np
 import pytest
-import small_cache
 
 import fastattn
 from fastattn import layers
 
-small_cache.install()
 X = np.zeros((2, 5, 8), np.float32)
 W = np.zeros((8, 8), np.float32)
 IDS = np.zeros((2, 5), int)
@@ -228,6 +226,10 @@ CASES = {
         lambda: attention()(X, cache=cache(), attention=fastattn.attention), ValueError,
         "attention: expected None with cache",
     ),
+    "cache of another layout": (
+        lambda: attention()(X, cache=fastattn.KVCache(2, 2, 4, capacity=8, layout="bshd")),
+        ValueError, "cache: expected layout 'bhsd', got 'bshd'",
+    ),
     "packed with batch": (
         lambda: attention()(X, cu_seqlens=[0, 5]), ValueError,
         r"x: expected \(tokens, features\) with cu_seqlens, got \(2, 5, 8\)",
@@ -264,7 +266,8 @@ CASES = {
         lambda: attention()(X, need_weights=1), TypeError, "need_weights: expected True or False",
     ),
     "cache is full": (
-        lambda: attention()(np.zeros((2, 9, 8), np.float32), cache=cache()), ValueError, "expected",
+        lambda: attention()(np.zeros((2, 9, 8), np.float32), cache=cache()), ValueError,
+        "k: expected at most 8 tokens",
     ),
     # stacks and decoding
     "decoder not causal": (

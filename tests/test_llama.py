@@ -5,13 +5,11 @@ import json
 
 import numpy as np
 import pytest
-import small_cache
 
 from fastattn.models import load_llama
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-small_cache.install()
 TOLERANCE = 1e-5
 SMALL = {
     "vocab_size": 60, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,

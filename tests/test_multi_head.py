@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: MIT
 """MultiHeadAttention against torch's, against the formula, and against itself in other forms."""
 
+import ml_dtypes
 import numpy as np
 import pytest
-import small_cache
 
 import fastattn
 from fastattn import layers, reference
 
-small_cache.install()
 TOLERANCE = 1e-5
 
 
@@ -216,6 +215,25 @@ def test_packed_sequences_may_be_empty(rng):
     y = layer(x, cu_seqlens=[0, 0, 3, 3, 5])
     np.testing.assert_allclose(y[:3], layer(x[:3]), atol=TOLERANCE)
     np.testing.assert_allclose(y[3:], layer(x[3:]), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.int8])
+def test_a_narrow_cache(rng, dtype):
+    """What the cache holds, rounded, is what is attended to."""
+    layer = random_attention(rng, causal=True)
+    x = normal(rng, 2, 9, 24)
+    cache = fastattn.KVCache(2, 6, 4, capacity=9, dtype=dtype)
+    y, weights = layer(x, cache=cache, need_weights=True)
+    k, v = cache.k.astype(np.float64), cache.v.astype(np.float64)
+    if dtype == np.int8:
+        k, v = k * cache.k_scale[..., None], v * cache.v_scale[..., None]
+    heads, pattern = reference.attention(
+        layer.queries(x), k, v, causal=True, return_scores="weights"
+    )
+    expected = heads.swapaxes(1, 2).reshape(2, 9, 24) @ layer.w_o + layer.b_o
+    np.testing.assert_allclose(y, expected, atol=TOLERANCE)
+    np.testing.assert_allclose(weights, pattern, atol=TOLERANCE)
+    assert np.abs(y - layer(x)).max() > 1e-4  # it is rounded
 
 
 # --- torch ---------------------------------------------------------------------------------------

@@ -3,13 +3,11 @@
 
 import numpy as np
 import pytest
-import small_cache
 from torch_layers import layer_state, load
 
 from fastattn import layers
 from fastattn.layers import decoding
 
-small_cache.install()
 TOLERANCE = 1e-5
 WIDTH, HEADS, HIDDEN, VOCABULARY = 24, 4, 40, 50
 

@@ -280,6 +280,9 @@ class MultiHeadAttention:
         if "cache" in present:
             if x.ndim != 3:
                 raise ValueError(f"x: expected (batch, tokens, features) with cache, got {x.shape}")
+            layout = getattr(given["cache"], "layout", "bhsd")
+            if layout != "bhsd":
+                raise ValueError(f"cache: expected layout 'bhsd', got {layout!r}")
             if "attention" in present:
                 raise ValueError("attention: expected None with cache, which attends by itself")
         if "cu_seqlens" in present:
@@ -321,8 +324,10 @@ def _attend_cached(cache, q, k, v, lengths, need_weights, call):
     weights = None
     if need_weights:
         longest = int(cache.lengths.max(initial=0))
-        weights = fastattn.attention_weights(q, cache.k, kv_lengths=cache.lengths, **call)
-        weights = weights[..., :longest]
+        scale = getattr(cache, "k_scale", None)  # of a cache whose keys are quantized
+        weights = fastattn.attention_weights(
+            q, cache.k, kv_lengths=cache.lengths, k_scale=scale, **call
+        )[..., :longest]
     return cache.attend(q, **call), weights
 
 
