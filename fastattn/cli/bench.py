@@ -43,6 +43,10 @@ def add(subparsers):
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="a line for each library there")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there")
+    parser.add_argument(
+        "--plot", type=Path, metavar="DIR",
+        help="write pictures there; measures threads, masks and types for them, a minute more",
+    )  # fmt: skip
     parser.add_argument("--compare", type=Path, metavar="OLD.json", help="with an earlier --json")
     parser.add_argument(
         "--fail-below", type=float, default=0.95, metavar="RATIO",
@@ -60,8 +64,9 @@ def run(options):
     chosen = _problems(options)
     machine = fastattn.config() | {"threads": threads, "isa": options.isa or fastattn.isa()}
     old = None if options.compare is None else _old(options.compare, machine)
-    if options.limits:
+    if options.limits or options.plot:
         machine |= limits.machine(threads)
+    if options.limits:
         _show_limits(machine)
     rows = _measure(options, chosen, threads)
     used = table.count_text(threads, "thread")
@@ -72,6 +77,8 @@ def run(options):
     table.show(*table.cells(rows), title=title)
     print(*table.summary(rows), sep="\n")
     _write(options, rows, machine, title)
+    if options.plot is not None:
+        _plot(options, rows, machine)
     slower = old is not None and _compare(old, rows, options.fail_below)
     return 1 if slower or any(row.failed for row in rows) else 0
 
@@ -79,6 +86,7 @@ def run(options):
 def _checked(options):
     """Return the number of threads; raise UsageError for what cannot be."""
     import fastattn
+    from fastattn.measure import pictures
 
     if options.isa is not None and options.isa not in fastattn.isas():
         raise UsageError(f"--isa: expected one of {', '.join(fastattn.isas())}, got {options.isa}")
@@ -90,6 +98,8 @@ def _checked(options):
     for path in (options.json, options.csv, options.markdown):
         if path is not None and not path.parent.is_dir():
             raise UsageError(f"{path}: no such directory")
+    if options.plot is not None and not pictures.available():
+        raise UsageError("--plot needs matplotlib: pip install 'fastattn[plot]'")
     return threads
 
 
@@ -180,6 +190,21 @@ def _show_limits(measured):
     for title, cells in table.limits(measured).items():
         table.show(*cells, title=title)
         print()
+
+
+def _plot(options, rows, machine):
+    """Measure what only pictures show, draw everything, and say where it is."""
+    from fastattn.measure import pictures, sweeps
+
+    with progress.bar("pictures") as update:
+        names, seconds = _peer_names(options.peers), options.seconds / 2
+        found = sweeps.run_all(machine["threads"], names, seconds, options.isa, update)
+    try:
+        options.plot.mkdir(parents=True, exist_ok=True)
+        paths = pictures.draw(options.plot, rows, machine, found, pictures.where(machine))
+    except OSError as error:
+        raise UsageError(f"{options.plot}: {error.strerror or error}") from None
+    print(f"{len(paths)} pictures in {options.plot}")
 
 
 def _write(options, rows, machine, title):

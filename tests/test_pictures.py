@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: MIT
+"""Pictures of figures that are made up here: which there are, and who has which color."""
+
+import numpy as np
+import pytest
+
+from fastattn.measure import pictures, runner, suites, sweeps, timing
+from fastattn.measure.problems import Problem
+
+pytest.importorskip("matplotlib")
+
+MACHINE = {
+    "cpu": "a CPU", "threads": 2, "isa": "avx2", "version": "1",
+    "peaks": [{"isa": "avx2", "dtype": "float32", "threads": 2, "flops": 1e11}],
+    "bandwidth": [{"level": level, "bytes": 1, "threads": 2, "rate": rate}
+                  for level, rate in (("L2", 2e11), ("", 1e11), ("DRAM", 3e10))],
+}  # fmt: skip
+
+
+def row(problem, **seconds):
+    """Return a row as if these libraries had taken so long."""
+    timings = {name: timing.Timing(np.full(3, each)) for name, each in seconds.items()}
+    rates = {"peak": np.full(3, 1e11), "read": np.full(3, 3e10)}
+    entries = {
+        name: runner.Entry(name, "1", 1e-7, timings[name]) for name in seconds
+    }  # fmt: skip
+    return runner.Row(problem, entries, timing.Run(timings, rates))
+
+
+def points(*settings):
+    """Return a point of two libraries for each setting."""
+    return [
+        sweeps.Point(name, x, 1e-3 * (1 + n), 1e-7)
+        for n, name in enumerate(("fastattn", "torch"))
+        for x in settings
+    ]
+
+
+ROWS = [
+    row(Problem(Hq=8, Sq=256), fastattn=1e-3, torch=2e-3, numpy=5e-4),
+    row(Problem(Hq=8, Sq=512), fastattn=2e-3, torch=2e-3),
+    row(Problem(Hq=8, Hkv=2, Sq=1, Sk=4096), fastattn=1e-3, torch=2e-3),
+    runner.Row(Problem(Sq=9), {"fastattn": runner.Entry("fastattn", "1", failed=True)}),
+]
+SWEEPS = {
+    "threads": points(1, 2),
+    "masks": points(*suites.SHARES),
+    "precisions": points("float32", "bfloat16"),
+}
+
+
+def test_every_picture_is_drawn_for_light_and_dark(tmp_path):
+    paths = pictures.draw(tmp_path, ROWS, MACHINE, SWEEPS, pictures.where(MACHINE))
+    names = ("roofline", "ratios", "length-8x64-float32", "threads", "mask-share", "precision")
+    assert {path.name for path in paths} == {
+        f"{name}-{theme}.png" for name in names for theme in pictures.THEMES
+    }
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+
+
+def test_without_anything_measured_only_the_sweeps_are_drawn(tmp_path):
+    paths = pictures.draw(tmp_path, ROWS[-1:], MACHINE, SWEEPS, "")
+    assert len(paths) == 2 * len(SWEEPS)
+
+
+@pytest.mark.parametrize("theme", pictures.THEMES)
+def test_a_library_has_one_color_of_its_own_in_every_picture(theme):
+    drawn = dict(pictures.row_pictures(ROWS, MACHINE, "", theme))
+    drawn |= dict(pictures.sweep_pictures(SWEEPS, "", theme))
+    for name in ("length-8x64-float32", "threads", "mask-share"):
+        lines = {line.get_label(): line.get_color() for line in drawn[name].axes.lines}
+        assert lines["torch"] == pictures.STYLES["torch"][0]
+        assert lines["fastattn"] == pictures.THEMES[theme]["subject"]
+    colors = [color for color, _ in pictures.STYLES.values()]
+    assert len({*colors, pictures.THEMES[theme]["subject"]}) == len(colors) + 1
+
+
+def test_titles_and_units_are_there():
+    for name, sheet in [
+        *pictures.row_pictures(ROWS, MACHINE, "a CPU", "light"),
+        *pictures.sweep_pictures(SWEEPS, "a CPU", "light"),
+    ]:
+        assert sheet.figure.get_suptitle(), name
+        assert "a CPU" in sheet.axes.get_title("left"), name
+        assert sheet.axes.get_xlabel(), name
+
+
+def test_curves_join_what_differs_in_length_only():
+    assert {name: [row.problem.Sq for row in rows] for name, rows in
+            pictures.curves(ROWS[:3]).items()} == {"8x64-float32": [256, 512]}  # fmt: skip
+
+
+def test_a_library_that_is_faster_has_its_bar_to_the_left():
+    axes = pictures.ratios(ROWS[:1], "", "light").axes
+    widths = {bars.get_label(): bars[0].get_width() for bars in axes.containers}
+    assert widths["torch"] == pytest.approx(1)
+    assert widths["numpy"] == pytest.approx(-0.5)
