@@ -3,7 +3,8 @@
 
 import numpy as np
 
-from fastattn._check_options import array, dtype_name, per_batch
+from fastattn._check_dtypes import dtype_name
+from fastattn._check_options import array, per_batch
 
 
 class Cache:
