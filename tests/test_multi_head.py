@@ -209,6 +209,14 @@ def test_padded_and_packed_equal_one_by_one(rng):
         np.testing.assert_allclose(by_oracle[part], expected, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("shape", [(2, 0, 24), (0, 3, 24), (0, 24)])
+def test_no_tokens(rng, shape):
+    y, weights = random_attention(rng, rotary=layers.Rotary())(
+        normal(rng, *shape), need_weights=True
+    )
+    assert y.shape == shape and weights.size == 0
+
+
 def test_packed_sequences_may_be_empty(rng):
     layer = random_attention(rng)
     x = normal(rng, 5, 24)

@@ -29,7 +29,17 @@ def test_snippet(code):
     exec(compile(code, "README.md", "exec"), {})
 
 
-@pytest.mark.parametrize("name", ["attention", "caches.dense", "caches.paged", "quantize"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "attention",
+        "caches.dense",
+        "caches.paged",
+        "layers.positions",
+        "layers.rotary",
+        "quantize",
+    ],
+)
 def test_docstrings(name):
     # A function may hide the module of its name from an import statement.
     module = importlib.import_module(f"fastattn.{name}")

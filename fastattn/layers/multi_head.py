@@ -263,7 +263,8 @@ class MultiHeadAttention:
         """Project the heads (..., heads, tokens, d_v), side by side, by W_O."""
         # A view: attention lays its result out in q's memory order, which is tokens before heads.
         beside = out.astype(dtype, copy=False).swapaxes(-3, -2)
-        beside = beside.reshape(*beside.shape[:-2], -1)
+        *lead, heads, depth = beside.shape
+        beside = beside.reshape(*lead, heads * depth)
         return beside if self.w_o is None else linear(beside, self.w_o, self.b_o)
 
     def _check_call(self, x, need_weights, **given):

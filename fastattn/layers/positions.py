@@ -43,8 +43,8 @@ def sinusoidal_positions(
     Examples
     --------
     >>> sinusoidal_positions(2, 4, start=1).round(3)
-    array([[0.841, 0.54 , 0.01 , 1.   ],
-           [0.909, -0.416, 0.02 , 1.   ]], dtype=float32)
+    array([[ 0.841,  0.54 ,  0.01 ,  1.   ],
+           [ 0.909, -0.416,  0.02 ,  1.   ]], dtype=float32)
     """
     length = options.integer("length", length, 0)
     dim = options.integer("dim", dim, 1)
