@@ -3,7 +3,6 @@
 
 import platform
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +97,8 @@ def get_pkgconfig_dir():
 
 def version():
     """Version of the installed package; "unknown" in a source tree that is not installed."""
+    from importlib import metadata  # takes half as long as the rest of the package
+
     try:
         return metadata.version("fastattn")
     except metadata.PackageNotFoundError:
