@@ -70,6 +70,7 @@ void fa_set_rows(fa_rows *rows, const fa_plan *plan, const fa_tensor *tensor,
         rows->table = args->block_table + sequence->index * args->table_width;
         rows->page_keys = args->page_keys;
         rows->page_stride = tensor->page;
+        rows->page_shift = plan->page_shift;
     } else if (args->cu_q) {
         rows->base += (of_keys ? sequence->key_row : sequence->query_row) * tensor->row;
     } else if (sequence->index) {
@@ -186,6 +187,9 @@ fa_status fa_plan_make(fa_plan *plan, const fa_args *given, int weights)
     plan->value_depth = weights ? 0 : args->value_depth;
     plan->sequences = fa_sequence_count(args);
     if (plan->sequences == 0 || plan->group * args->queries == 0) return FA_OK; /* tasks = 0 */
+    plan->page_shift = -1;
+    for (int shift = 0; shift < 32; ++shift)
+        if (args->page_keys == (int64_t)1 << shift) plan->page_shift = shift;
     plan_copies(plan);
     plan->model = fa_sequence_at(args, plan->kernels, 0);
     if (!valid_sequences(plan)) return FA_INVALID;

@@ -31,6 +31,7 @@ typedef struct {
     int kv_widened;                   /* for wide tiles */
     int64_t group;                    /* query heads of a kv head */
     int64_t value_depth;              /* 0 with weights */
+    int page_shift;                   /* page_keys = 1 << page_shift, or -1 */
     int64_t sequences;
     fa_sequence model; /* sequence 0 */
 

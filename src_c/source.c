@@ -14,21 +14,41 @@ int fa_rows_scattered(const fa_rows *source, const int64_t *other_strides, int c
     return 0;
 }
 
+/* The page of a row, and its place there. Pages mostly hold a power of two; a division takes as
+ * long as the work on some keys. */
+static char *in_page(const fa_rows *source, int64_t row, int64_t *place)
+{
+    int64_t page;
+    if (source->page_shift >= 0) {
+        page = row >> source->page_shift;
+        *place = row & (source->page_keys - 1);
+    } else {
+        page = row / source->page_keys;
+        *place = row % source->page_keys;
+    }
+    return source->base + source->table[page] * source->page_stride;
+}
+
 char *fa_rows_at(const fa_rows *source, int64_t row)
 {
     if (!source->table) return source->base + row * source->row_stride;
-    const int64_t page = source->table[row / source->page_keys];
-    return source->base + page * source->page_stride + row % source->page_keys * source->row_stride;
+    int64_t place;
+    const char *page = in_page(source, row, &place);
+    return (char *)page + place * source->row_stride;
 }
 
 void fa_rows_point(const fa_rows *source, int64_t first, int64_t count, const void **rows)
 {
     const int64_t stride = source->row_stride;
+    if (!source->table) {
+        const char *row = source->base + first * stride;
+        for (int64_t n = 0; n < count; ++n, row += stride) rows[n] = row;
+        return;
+    }
     while (count > 0) {
-        const char *row = fa_rows_at(source, first);
-        int64_t some = count;
-        if (source->table && some > source->page_keys - first % source->page_keys)
-            some = source->page_keys - first % source->page_keys;
+        int64_t place;
+        const char *row = in_page(source, first, &place) + place * stride;
+        const int64_t left = source->page_keys - place, some = left < count ? left : count;
         for (int64_t n = 0; n < some; ++n, row += stride) *rows++ = row;
         first += some, count -= some;
     }

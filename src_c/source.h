@@ -20,6 +20,7 @@ typedef struct {
     fa_storage storage;
     const int32_t *table; /* pages of page_keys rows each, or NULL: row after row */
     int64_t page_keys, page_stride;
+    int page_shift; /* page_keys = 1 << page_shift, or -1 */
 } fa_rows;
 
 /* Whether elements do not lie one after another, aligned. */
