@@ -112,7 +112,7 @@ void fa_worker_keep(fa_worker *worker)
 {
     for (int n = 0; n < worker->share.tiles; ++n) {
         fa_tile *state = &worker->tile[n].state;
-        char *memory = (char *)state->m - FA_LINE;
+        char *memory = (char *)state->m - FA_LINE; /* as layout_of has it */
         memcpy(memory, &state->fresh, sizeof state->fresh);
     }
 }
