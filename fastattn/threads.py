@@ -3,6 +3,7 @@
 
 import contextlib
 import contextvars
+import importlib
 import os
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def _unlimited():
     return n if _quota is None or n <= _quota else _quota
 
 
-def _set_limit(n):
+def set_limit(n):
     """Threads that calls may use outside of a `num_threads` context; as many as there are: all."""
     global _limit
     _limit = n if n < _unlimited() else None
@@ -127,28 +128,8 @@ def _initialise():
 
 def _register():
     """Let threadpoolctl, where it is installed, see and limit these threads."""
-    try:
-        from threadpoolctl import LibController, register
-    except ImportError:  # not installed, or before 3.2
-        return
-
-    class Controller(LibController):
-        user_api = internal_api = "fastattn"
-        filename_prefixes = ("_core.", "libfastattn")
-        check_symbols = ("fa_max_threads",)
-
-        def get_num_threads(self):
-            return get_num_threads()
-
-        def set_num_threads(self, num_threads):
-            _set_limit(num_threads)
-
-        def get_version(self):
-            from fastattn.config import version
-
-            return version()
-
-    register(Controller)
+    with contextlib.suppress(ImportError):  # not installed, or before 3.2
+        importlib.import_module("fastattn._threadpoolctl")
 
 
 _initialise()

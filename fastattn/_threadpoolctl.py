@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: MIT
+"""The threads of this package as threadpoolctl sees them; importing it is enough."""
+
+from threadpoolctl import LibController, register
+
+from fastattn import threads
+
+
+class Controller(LibController):
+    """The core, whether Python or a program in C has loaded it."""
+
+    user_api = internal_api = "fastattn"
+    filename_prefixes = ("_core.", "libfastattn")
+    check_symbols = ("fa_max_threads",)
+
+    def get_num_threads(self):
+        """Return the threads of a call made here."""
+        return threads.get_num_threads()
+
+    def set_num_threads(self, num_threads):
+        """Limit the threads of calls outside of a `num_threads` context."""
+        threads.set_limit(num_threads)
+
+    def get_version(self):
+        """Return the version of the package."""
+        from fastattn.config import version
+
+        return version()
+
+
+register(Controller)
