@@ -184,6 +184,25 @@ def test_backward_of_varlen_raises(randn):
         out.sum().backward()
 
 
+def test_forward_mode_raises(randn):
+    """Never a silent zero either."""
+    q, other = randn(1, 2, 3, 4), randn(1, 2, 3, 4)
+    with pytest.raises(NotImplementedError, match=r"fastattn.torch: there is no backward yet"):
+        torch.func.jvp(lambda x: ft.attention(other, other, x), (q,), (q,))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, q)
+        with pytest.raises(NotImplementedError, match=r"fastattn.torch: there is no backward yet"):
+            ft.attention(dual, q, q)
+        assert torch.equal(ft.attention(q, other, other), ft.attention(q, other, other))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_vmap(randn):
+    """By torch's loop over the operator."""
+    q = randn(3, 2, 4, 5, 8)
+    assert torch.equal(torch.vmap(ft.attention)(q, q, q), ft.attention(q, q, q))
+
+
 def test_parameters_are_read_without_grad(randn):
     parameters = [torch.nn.Parameter(randn(1, 2, 3, 4)) for _ in range(3)]
     with torch.no_grad():

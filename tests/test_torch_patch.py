@@ -175,6 +175,13 @@ def test_gradient(calls, randn, which):
         assert len(calls) == 1
 
 
+def test_transforms(calls, randn):
+    q = randn(3, 1, 2, 3, 4)
+    compare(lambda: torch.vmap(F.scaled_dot_product_attention)(q, q, q))
+    compare(lambda: torch.func.jvp(F.scaled_dot_product_attention, (q, q, q), (q, q, q))[1])
+    assert not calls
+
+
 def test_other_devices(calls):
     q = torch.empty(1, 2, 3, 4, device="meta")
     with ft.patch_sdpa():

@@ -267,9 +267,11 @@ def test_backward_raises():
 
 def test_model_with_attention_of_its_own():
     """transformers lets such a model have our masks, which it would add to its scores."""
-    config = transformers.MPNetConfig(**SMALL, attn_implementation="fastattn")
-    model = transformers.MPNetModel._from_config(config)
-    message = r"attn_implementation: expected 'eager' for MPNetConfig"
+    config = transformers.BloomConfig(
+        hidden_size=64, n_layer=1, n_head=4, vocab_size=99, attn_implementation="fastattn"
+    )
+    model = transformers.BloomModel._from_config(config)
+    message = r"attn_implementation: expected 'eager' for BloomConfig"
     with pytest.raises(ValueError, match=message):
         model(input_ids=tokens(1, 5))
 

@@ -9,7 +9,7 @@ was asked for. Results are C-contiguous, so that a fake kernel needs to know not
 import torch
 
 import fastattn
-from fastattn.torch._tensors import array, lse_dtype
+from fastattn.torch._tensors import NO_GRADIENT, array, lse_dtype
 
 DENSE = ("q", "k", "v", "attn_mask", "alibi_slopes", "sinks", "q_offset", "kv_lengths", "kv_starts",
          "block_table", "k_scale", "v_scale")  # fmt: skip
@@ -93,10 +93,7 @@ def _varlen_shapes(named):
 
 
 def _backward(context, *gradients):
-    raise NotImplementedError(
-        "fastattn.torch: there is no backward yet. For inference use torch.no_grad() or "
-        "torch.inference_mode(); for training torch.nn.functional.scaled_dot_product_attention."
-    )
+    raise NotImplementedError(NO_GRADIENT)
 
 
 attention.register_autograd(_backward)

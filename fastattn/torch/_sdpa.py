@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from fastattn.torch._attention import attention
+from fastattn.torch._tensors import is_transformed
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -92,8 +93,8 @@ def patch_sdpa():
     Calls on the CPU in float32, float16, bfloat16 and float64, also those that
     `torch.nn.MultiheadAttention` and the transformer layers make: their fast path, which calls
     another kernel, is off meanwhile. Left to torch: other devices, dropout, calls that a gradient
-    flows through, nested tensors, other subclasses, and masks together with `is_causal`. What
-    imported the function by name before (``from torch.nn.functional import
+    flows through or torch.func transforms, nested tensors, other subclasses, and masks together
+    with `is_causal`. What imported the function by name before (``from torch.nn.functional import
     scaled_dot_product_attention``) keeps torch's.
 
     Returns
@@ -160,6 +161,8 @@ def _is_ours(query, key, value, mask, is_causal):
     """Whether fastattn computes this call, dropout apart, as torch would."""
     tensors = (query, key, value) if mask is None else (query, key, value, mask)
     if torch.overrides.has_torch_function(tensors) or (is_causal and mask is not None):
+        return False
+    if is_transformed():
         return False
     grad = torch.is_grad_enabled()
     for each in tensors:

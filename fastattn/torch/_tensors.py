@@ -4,12 +4,17 @@
 import numpy as np
 import torch
 from torch import Tensor, from_numpy, is_grad_enabled
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.nn import Parameter
 
 from fastattn import _arrays
 from fastattn._dlpack import view
 
+NO_GRADIENT = (
+    "fastattn.torch: there is no backward yet. For inference use torch.no_grad() or "
+    "torch.inference_mode(); for training torch.nn.functional.scaled_dot_product_attention."
+)
 _DTYPES = _arrays.dtypes()
 _FLOAT32 = np.dtype(np.float32)
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -54,7 +59,11 @@ def only_memory(*values):
     *values : object
         Every argument that may be a tensor.
     """
-    if is_compiling() or _dispatch_modes() or _jit_trace() is not None or _transforms() is not None:
+    if is_compiling() or _dispatch_modes() or _jit_trace() is not None:
+        return False
+    if forward_ad._current_level >= 0:
+        refuse_tangents(values)
+    if _transforms() is not None:
         return False
     grad = is_grad_enabled()
     for value in values:
@@ -66,6 +75,26 @@ def only_memory(*values):
         elif isinstance(value, Tensor):
             return False
     return True
+
+
+def is_transformed():
+    """Whether torch.func (vmap, grad, jvp, ...) or forward-mode differentiation is at work."""
+    if is_compiling():
+        return False
+    return _transforms() is not None or forward_ad._current_level >= 0
+
+
+def refuse_tangents(values):
+    """Raise where forward-mode differentiation, which an operator would not notice, goes through.
+
+    Raises
+    ------
+    NotImplementedError
+        One of `values` is a tensor with a tangent.
+    """
+    for value in values:
+        if isinstance(value, Tensor) and forward_ad.unpack_dual(value).tangent is not None:
+            raise NotImplementedError(NO_GRADIENT)
 
 
 def integers(value):
