@@ -52,47 +52,30 @@ def arguments(changes):
     return {"q": Q, "k": K, "v": V, **changes}
 
 
-def public(name):
-    return pytest.param(
-        getattr(fastattn, name, None),
-        id=name,
-        marks=pytest.mark.skipif(not hasattr(fastattn, name), reason=f"no fastattn.{name} yet"),
-    )
-
-
-@pytest.fixture(params=[pytest.param(_check.problem, id="problem"), public("attention")])
+@pytest.fixture(params=[_check.problem, fastattn.attention])
 def call(request):
     """Whatever takes the arguments of `attention`: the validation alone, the public function."""
     return request.param
 
 
-@pytest.fixture(
-    params=[pytest.param(_check.weights_problem, id="problem"), public("attention_weights")]
-)
+@pytest.fixture(params=[_check.weights_problem, fastattn.attention_weights])
 def call_weights(request):
     return request.param
 
 
-@pytest.fixture(params=[pytest.param(_check.merge_problem, id="problem"), public("merge_states")])
+@pytest.fixture(params=[_check.merge_problem, fastattn.merge_states])
 def call_merge(request):
     if request.param is _check.merge_problem:
         return request.param
     return lambda outs, lses, out=None: request.param(outs, lses, out=out)
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(_check.sdpa_arguments, id="problem"),
-        public("scaled_dot_product_attention"),
-    ]
-)
+@pytest.fixture(params=[_check.sdpa_arguments, fastattn.scaled_dot_product_attention])
 def call_sdpa(request):
     return request.param
 
 
-@pytest.fixture(
-    params=[pytest.param(_check.varlen_problem, id="problem"), public("attention_varlen")]
-)
+@pytest.fixture(params=[_check.varlen_problem, fastattn.attention_varlen])
 def call_varlen(request):
     return request.param
 

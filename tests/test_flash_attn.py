@@ -9,7 +9,6 @@ import sys
 
 import numpy as np
 import pytest
-from core_features import needs_16_bit, needs_pages, needs_varlen
 
 import fastattn.flash_attn as fa
 from fastattn import reference
@@ -102,7 +101,6 @@ def test_packed_arguments(library, rng):
     close(library.run(fa.flash_attn_kvpacked_func, q, kv, window_size=(3, 1)), expected)
 
 
-@needs_16_bit
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 def test_16_bit(rng, name):
     torch = pytest.importorskip("torch")
@@ -131,7 +129,6 @@ def one_by_one(q, k, v, **options):
     return np.concatenate(outs), np.concatenate(lses, 1)
 
 
-@needs_varlen
 @pytest.mark.parametrize("causal", [False, True])
 def test_varlen(library, rng, causal):
     q, k, v = numbers(rng, 9, 4, 16), numbers(rng, 12, 2, 16), numbers(rng, 12, 2, 8)
@@ -145,7 +142,6 @@ def test_varlen(library, rng, causal):
     np.testing.assert_allclose(lse, expected_lse, rtol=0, atol=4e-6)
 
 
-@needs_varlen
 def test_varlen_packed_arguments(library, rng):
     q, kv, qkv = numbers(rng, 9, 4, 16), numbers(rng, 12, 2, 2, 16), numbers(rng, 12, 3, 4, 16)
     expected, _ = one_by_one(q, kv[:, 0], kv[:, 1], causal=True)
@@ -157,8 +153,6 @@ def test_varlen_packed_arguments(library, rng):
     np.testing.assert_array_equal(ours, expected)
 
 
-@needs_varlen
-@needs_pages
 def test_varlen_pages(library, rng):
     q, k, v = numbers(rng, 9, 4, 16), numbers(rng, 12, 2, 16), numbers(rng, 12, 2, 8)
     table = np.array([[3, 1], [5, 0], [4, 2]], np.int32)

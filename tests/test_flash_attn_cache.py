@@ -5,7 +5,6 @@ import itertools
 
 import numpy as np
 import pytest
-from core_features import needs_pages
 from test_flash_attn import Library, close, numbers, truth
 
 from fastattn.flash_attn import flash_attn_with_kvcache
@@ -154,7 +153,6 @@ def test_larger_cache(library, problem, rng):
     np.testing.assert_array_equal(problem["k_cache"][:3], small["k_cache"])
 
 
-@needs_pages
 def test_batch_index(library, problem, rng):
     """Rows of a larger cache in another order, read and written where they are."""
     rows, added = np.array([4, 0, 2], np.int32), new(rng)
@@ -171,7 +169,6 @@ def test_batch_index(library, problem, rng):
     close(out, truth(problem["q"], k, v, kv_lengths=lengths, causal=True)[0])
 
 
-@needs_pages
 @pytest.mark.parametrize("page", [1, 3, 4, 12])
 def test_pages(library, problem, rng, page):
     blocks = 12 // page
@@ -267,7 +264,6 @@ def test_refusals(problem, rng, change, error, message):
         np.testing.assert_array_equal(problem[name], tensor)
 
 
-@needs_pages
 @pytest.mark.parametrize("entry", [-1, 3])
 def test_page_out_of_range(problem, rng, entry):
     table = np.array([[0], [1], [entry]], np.int32)

@@ -5,7 +5,6 @@ import itertools
 
 import numpy as np
 import pytest
-from core_features import needs_16_bit, needs_pages, needs_varlen
 
 import fastattn
 from fastattn import reference
@@ -94,7 +93,6 @@ def test_sdpa_strides(randn, name):
         assert ours.transpose(1, 2).is_contiguous()  # as torch: no copy before the next layer
 
 
-@needs_16_bit
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("masked", [None, torch.bool, torch.float32, "same"], ids=str)
 def test_sdpa_16_bit(randn, dtype, masked):
@@ -175,7 +173,6 @@ def test_attention_reads_tensors_where_they_lie(randn, monkeypatch):
     assert result.data_ptr() == tensors[0].data_ptr()
 
 
-@needs_pages
 def test_pages(randn):
     q, k, v = randn(2, 3, 4, 16), randn(5, 8, 2, 16), randn(5, 8, 2, 16)
     options = {
@@ -189,7 +186,6 @@ def test_pages(randn):
     np.testing.assert_array_equal(compiled(q, k, v, **options).numpy(), expected)
 
 
-@needs_varlen
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_varlen(randn, compiled):
     q, k, v = randn(9, 4, 16), randn(12, 2, 16), randn(12, 2, 8)

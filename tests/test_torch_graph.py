@@ -2,7 +2,6 @@
 """fastattn.torch traced, compiled, exported, transformed and differentiated."""
 
 import pytest
-from core_features import needs_varlen
 
 torch = pytest.importorskip("torch")
 
@@ -41,7 +40,6 @@ def test_operator_on_transposed_tensors(randn):
     torch.library.opcheck(torch.ops.fastattn.attention.default, (*tensors, *[None] * 9), OPERATOR)
 
 
-@needs_varlen
 def test_varlen_operator(randn):
     q, k, v, cu = randn(9, 4, 16), randn(9, 2, 16), randn(9, 2, 8), torch.tensor([0, 4, 9])
     options = {"causal": True, "left": -1, "right": -1, "scale": None, "softcap": 0.0}
@@ -176,7 +174,6 @@ def test_backward_raises(randn, which):
         out.sum().backward()
 
 
-@needs_varlen
 def test_backward_of_varlen_raises(randn):
     q = randn(5, 2, 4).requires_grad_()
     out = ft.attention_varlen(q, q, q, torch.tensor([0, 2, 5]))

@@ -4,7 +4,6 @@
 import contextlib
 
 import pytest
-from core_features import needs_16_bit
 
 torch = pytest.importorskip("torch")
 
@@ -74,7 +73,6 @@ def test_lower_right_makes_no_table(calls, randn):
     assert calls[0][3].get("attn_mask") is None and calls[0][3]["causal"]
 
 
-@needs_16_bit
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_16_bit(calls, randn, dtype):
     q = randn(2, 4, 7, 8).to(dtype)
@@ -82,7 +80,6 @@ def test_16_bit(calls, randn, dtype):
     assert len(calls) == 1
 
 
-@needs_16_bit
 def test_autocast(calls, randn):
     q = randn(2, 4, 7, 8)
 

@@ -6,7 +6,6 @@ The bound on logits of size 1 is 1e-5: a few layers, each of which divides by sm
 
 import numpy as np
 import pytest
-from core_features import needs_16_bit, needs_varlen
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -156,7 +155,6 @@ def test_mask_of_four_axes(dtype):
     close(actual, expected)
 
 
-@needs_16_bit
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_16_bit(dtype):
     """No further from the float32 model than twice what eager is."""
@@ -177,7 +175,6 @@ def packed_positions(*lengths):
     return torch.cat([torch.arange(length) for length in lengths])[None]
 
 
-@needs_varlen
 @pytest.mark.parametrize("name", ["Llama", "Mistral", "Gemma-2", "GPT-OSS"])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_packed_sequences(monkeypatch, name, batch):
@@ -186,7 +183,6 @@ def test_packed_sequences(monkeypatch, name, batch):
     compare(*models(DECODERS[name]), input_ids=tokens(batch, 20), position_ids=positions)
 
 
-@needs_varlen
 def test_cu_seq_lens():
     """What a collator for flash attention passes says the same as position_ids do."""
     _, ours = models(DECODERS["Llama"])

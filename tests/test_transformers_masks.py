@@ -4,7 +4,6 @@
 import itertools
 
 import pytest
-from core_features import needs_varlen
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -176,7 +175,6 @@ def test_packed_numbers():
     assert mask.flatten().tolist() == [PACKED, 3, 0, 0, 3, 5, 6, 8, 12]
 
 
-@needs_varlen
 @pytest.mark.parametrize("name", ["causal", "window"])
 def test_packed(name):
     function = packed(PATTERNS[name])
