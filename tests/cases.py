@@ -11,6 +11,7 @@ themselves are known less exactly. float64 has 2^29 times the precision; exp2 an
 import numpy as np
 import pytest
 
+import fastattn
 from fastattn import reference
 
 UNIT = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -33,6 +34,11 @@ def tolerance(dtype, v, scores):
     return ALLOWED[name] * max(1.0, size / 30) * max(values, 1e-30)
 
 
+def normal(rng, *shape, dtype=np.float32):
+    """Return standard normal numbers."""
+    return rng.standard_normal(shape).astype(dtype)
+
+
 def tensors(
     rng, dtype, *, batch=1, q_heads=2, kv_heads=None, queries=17, keys=33, depth=16, dv=None
 ):
@@ -42,7 +48,18 @@ def tensors(
         (batch, kv_heads, keys, depth),
         (batch, kv_heads, keys, dv or depth),
     ]
-    return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+    return [normal(rng, *shape, dtype=dtype) for shape in shapes]
+
+
+def starts_of(counts):
+    """Return what `attention_varlen` calls cu_seqlens."""
+    return np.append(0, np.cumsum(counts))
+
+
+def run(isa, q, k, v, **options):
+    """Return (out, lse) of one instruction set."""
+    with fastattn.use_isa(isa):
+        return fastattn.attention(q, k, v, return_lse=True, **options)
 
 
 def check(result, q, k, v, **options):

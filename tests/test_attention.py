@@ -6,14 +6,10 @@ import itertools
 import cases
 import numpy as np
 import pytest
+from cases import run
 
 import fastattn
 from fastattn import reference
-
-
-def run(isa, q, k, v, **options):
-    with fastattn.use_isa(isa):
-        return fastattn.attention(q, k, v, return_lse=True, **options)
 
 
 @pytest.mark.parametrize("queries", cases.SIZES)

@@ -13,10 +13,12 @@ import fastattn
 
 PROGRAM = Path(__file__).parent / "c" / "check_kernels.c"
 COMPILER = shutil.which("gcc") or shutil.which("cc")
+pytestmark = [
+    pytest.mark.no_sanitizer,
+    pytest.mark.skipif(sys.platform == "win32" or not COMPILER, reason="needs a Unix C compiler"),
+]
 
 
-@pytest.mark.no_sanitizer
-@pytest.mark.skipif(sys.platform == "win32" or not COMPILER, reason="needs a Unix C compiler")
 def test_c_program(tmp_path):
     library = Path(fastattn.get_library())
     target = tmp_path / "check"
@@ -29,8 +31,6 @@ def test_c_program(tmp_path):
     assert result.stdout.rstrip().endswith(" 0 failed")
 
 
-@pytest.mark.no_sanitizer
-@pytest.mark.skipif(sys.platform == "win32" or not COMPILER, reason="needs a Unix C compiler")
 def test_inside_an_openmp_region(tmp_path):
     library = Path(fastattn.get_library())
     target = tmp_path / "in_openmp"
@@ -42,8 +42,6 @@ def test_inside_an_openmp_region(tmp_path):
     assert result.returncode == 0, result.stdout
 
 
-@pytest.mark.no_sanitizer
-@pytest.mark.skipif(sys.platform == "win32" or not COMPILER, reason="needs a Unix C compiler")
 def test_unusable_isa_is_refused_in_c(tmp_path):
     target = tmp_path / "check"
     library = Path(fastattn.get_library())

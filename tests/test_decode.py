@@ -5,15 +5,10 @@ import cases
 import numpy as np
 import pages
 import pytest
+from cases import run, starts_of
 
 import fastattn
 from fastattn import reference
-
-
-def run(isa, q, k, v, **options):
-    with fastattn.use_isa(isa):
-        return fastattn.attention(q, k, v, return_lse=True, **options)
-
 
 OPTIONS = {
     "plain": {},
@@ -141,7 +136,7 @@ LENGTHS = [(1, 700), (40, 40), (0, 30), (3, 0), (1, 1), (130, 130), (2, 515), (9
 
 def pack(rng, dtype, depth=24):
     queries, keys = np.array(LENGTHS).T
-    cu = [np.concatenate([[0], np.cumsum(n)]) for n in (queries, keys)]
+    cu = [starts_of(n) for n in (queries, keys)]
     q = rng.standard_normal((cu[0][-1], 6, depth)).astype(dtype)
     k, v = rng.standard_normal((2, cu[1][-1], 2, depth)).astype(dtype)
     return q, k, v, cu

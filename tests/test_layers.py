@@ -10,6 +10,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
+from cases import normal
 
 from fastattn import layers
 from fastattn.layers import _blocks, projections
@@ -19,10 +20,6 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
 }  # fmt: skip
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
-
-
-def normal(rng, *shape, dtype=np.float32):
-    return rng.standard_normal(shape).astype(dtype)
 
 
 # --- sinusoids -----------------------------------------------------------------------------------

@@ -4,15 +4,12 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from cases import normal
 
 import fastattn
 from fastattn import layers, reference
 
 TOLERANCE = 1e-5
-
-
-def normal(rng, *shape):
-    return rng.standard_normal(shape).astype(np.float32)
 
 
 def random_attention(rng, width=24, heads=6, kv_heads=None, depth=4, value_depth=None, **options):

@@ -8,6 +8,7 @@ import cases
 import numpy as np
 import pytest
 import stand_in
+from cases import starts_of
 from pages import into_pages
 
 import fastattn
@@ -28,10 +29,6 @@ OPTIONS = {
 @pytest.fixture
 def functions(monkeypatch):
     stand_in.unless_core_can(monkeypatch, fastattn, "block_table", "varlen")
-
-
-def starts_of(counts):
-    return np.append(0, np.cumsum(counts))
 
 
 def pack(rng, dtype, queries=QUERIES, keys=KEYS):

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from cases import dtype_of
+from cases import dtype_of, starts_of
 from pages import into_pages
 from score_loop import bool_mask, float_mask, loop, tensors
 
@@ -205,10 +205,6 @@ VARLEN_OPTIONS = {
     "alibi of each": {"alibi_slopes": np.arange(20.0).reshape(5, 4) / 8},
     "sinks": {"sinks": np.array([0.3, -1.0, 2.0, -np.inf]), "softcap": 1.5, "scale": 0.9},
 }
-
-
-def starts_of(counts):
-    return np.concatenate([[0], np.cumsum(counts)])
 
 
 def packed(options, k_scales=1.0, v_scales=1.0):

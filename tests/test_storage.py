@@ -4,6 +4,7 @@
 import cases
 import numpy as np
 import pytest
+from cases import run
 
 import fastattn
 
@@ -25,11 +26,6 @@ OPTIONS = {
     "softcap_window": {"softcap": 5.0, "window_size": (50, 3)},
     "sinks_lengths": {"sinks": np.array([0.5, -1.0, 2.0, 0.0]), "kv_lengths": np.array([60, 81])},
 }
-
-
-def run(isa, q, k, v, **options):
-    with fastattn.use_isa(isa):
-        return fastattn.attention(q, k, v, return_lse=True, **options)
 
 
 def narrow(x, dtype):

@@ -3,6 +3,7 @@
 
 import numpy as np
 import pytest
+from cases import normal
 from torch_layers import layer_state, load
 
 from fastattn import layers
@@ -10,10 +11,6 @@ from fastattn.layers import decoding
 
 TOLERANCE = 1e-5
 WIDTH, HEADS, HIDDEN, VOCABULARY = 24, 4, 40, 50
-
-
-def normal(rng, *shape):
-    return rng.standard_normal(shape).astype(np.float32)
 
 
 def random_norm(rng):
