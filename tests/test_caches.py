@@ -4,33 +4,17 @@
 import cases
 import numpy as np
 import pytest
-import stand_in
-from stand_in import OPTIONS
+from cache_cases import DEPTH, HEADS, LAYOUTS, OPTIONS, VALUE_DEPTH, logical, tokens
 
 import fastattn
 from fastattn import reference
-from fastattn.caches import dense
 
-LAYOUTS = ["bhsd", "bshd"]
-BATCH, HEADS, DEPTH, VALUE_DEPTH = 3, 2, 8, 5
+BATCH = 3
 
 
 def make(**changes):
     sizes = {"batch": BATCH, "kv_heads": HEADS, "depth": DEPTH, "value_depth": VALUE_DEPTH}
     return fastattn.KVCache(**{**sizes, "capacity": 20, **changes})
-
-
-def tokens(rng, count, layout="bhsd", dtype=np.float32):
-    """Keys and values of so many tokens for each sequence."""
-    k, v = (
-        rng.standard_normal((BATCH, HEADS, count, depth)).astype(dtype)
-        for depth in (DEPTH, VALUE_DEPTH)
-    )
-    return [each.swapaxes(1, 2).copy() for each in (k, v)] if layout == "bshd" else [k, v]
-
-
-def logical(tensor, layout):
-    return tensor.swapaxes(1, 2) if layout == "bshd" else tensor
 
 
 def content(cache, b):
@@ -55,7 +39,7 @@ def test_append(steps, layout, rng):
     cache = make(layout=layout)
     expected = [[np.zeros((HEADS, 0, d)) for d in (DEPTH, VALUE_DEPTH)] for _ in range(BATCH)]
     for count, lengths in steps:
-        given = tokens(rng, count, layout)
+        given = tokens(rng, BATCH, count, layout)
         cache.append(*given, lengths=lengths)
         counts = np.broadcast_to(count if lengths is None else lengths, BATCH)
         for b in range(BATCH):
@@ -77,7 +61,7 @@ def test_append(steps, layout, rng):
 def test_types(of_cache, given, rng):
     of_cache, given = cases.dtype_of(of_cache), cases.dtype_of(given)
     cache = make(dtype=of_cache)
-    k, v = tokens(rng, 4, dtype=given)
+    k, v = tokens(rng, BATCH, 4, dtype=given)
     cache.append(k, v)
     assert cache.dtype == cache.k.dtype == cache.v.dtype == of_cache and cache.k_scale is None
     np.testing.assert_array_equal(cache.k[:, :, :4], k.astype(of_cache))
@@ -91,7 +75,7 @@ def test_narrow_types(dtype, given, layout, rng):
     """Each token is quantized as quantize_kv does, whenever it comes."""
     dtype, given = cases.dtype_of(dtype), cases.dtype_of(given)
     cache = make(dtype=dtype, layout=layout)
-    parts = [tokens(rng, count, layout, given) for count in (3, 1, 2)]
+    parts = [tokens(rng, BATCH, count, layout, given) for count in (3, 1, 2)]
     for part in parts:
         cache.append(*part)
     axis = 1 if layout == "bshd" else 2
@@ -128,10 +112,10 @@ def test_lengths_are_a_copy(rng):
 
 def test_truncate_and_reset(rng):
     cache = make()
-    cache.append(*tokens(rng, 6), lengths=[6, 2, 4])
+    cache.append(*tokens(rng, BATCH, 6), lengths=[6, 2, 4])
     cache.truncate([3, 2, 0])
     assert cache.lengths.tolist() == [3, 2, 0]
-    k, v = tokens(rng, 2)
+    k, v = tokens(rng, BATCH, 2)
     cache.append(k, v)
     np.testing.assert_array_equal(cache.k[2, :, :2], k[2])
     np.testing.assert_array_equal(cache.v[0, :, 3:5], v[0])
@@ -139,7 +123,7 @@ def test_truncate_and_reset(rng):
     assert cache.lengths.tolist() == [1, 1, 1]
     cache.reset()
     assert cache.lengths.tolist() == [0, 0, 0]
-    cache.append(*tokens(rng, 20))
+    cache.append(*tokens(rng, BATCH, 20))
 
 
 # ---- attention -----------------------------------------------------------------------------------
@@ -151,7 +135,7 @@ def test_attend(options, layout, rng):
     if options == "mask":  # over all the capacity
         options = {"attn_mask": rng.random((3, 1, 2, 20)) < 0.7}
     cache = make(layout=layout)
-    cache.append(*tokens(rng, 9, layout), lengths=[9, 2, 5])
+    cache.append(*tokens(rng, BATCH, 9, layout), lengths=[9, 2, 5])
     q = rng.standard_normal((BATCH, 4, 2, DEPTH)).astype(np.float32)
     found, lse = cache.attend(logical(q, layout), return_lse=True, **options)
     expected = {"kv_lengths": cache.lengths, **options}
@@ -162,12 +146,10 @@ def test_attend(options, layout, rng):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "float8_e4m3fn"])
-def test_decoding_is_the_last_row_of_the_whole(dtype, rng, monkeypatch):
+def test_decoding_is_the_last_row_of_the_whole(dtype, rng):
     """A prompt, then token by token: what causal attention gives for all at once."""
-    if dtype != "float32":
-        stand_in.unless_core_can(monkeypatch, dense, "float16 K and V", "int8", "float8", "scales")
     cache = make(dtype=cases.dtype_of(dtype))
-    k, v = tokens(rng, 12)
+    k, v = tokens(rng, BATCH, 12)
     q = rng.standard_normal((BATCH, 4, 12, DEPTH)).astype(np.float32)
     rows = []
     for begin, end in [(0, 7), *((i, i + 1) for i in range(7, 12))]:
@@ -231,7 +213,7 @@ APPEND_ERRORS = {
 @pytest.mark.parametrize("changes, exception, message", APPEND_ERRORS.values(), ids=APPEND_ERRORS)
 def test_append_errors(changes, exception, message, rng):
     cache = make()
-    cache.append(*tokens(rng, 18), lengths=[5, 18, 17])
+    cache.append(*tokens(rng, BATCH, 18), lengths=[5, 18, 17])
     before = cache.k.copy(), cache.v.copy(), cache.lengths
     with pytest.raises(exception) as caught:
         cache.append(**{"k": K, "v": V, **changes})
@@ -259,7 +241,7 @@ def test_options_that_the_cache_gives(name):
 
 def test_lengths_that_are_not_there(rng):
     cache = make()
-    cache.append(*tokens(rng, 5), lengths=[5, 2, 5])
+    cache.append(*tokens(rng, BATCH, 5), lengths=[5, 2, 5])
     message = "kv_lengths: expected at most the 2 tokens of sequence 1, got 3"
     with pytest.raises(ValueError, match=message):
         cache.attend(np.ones((3, 4, 1, 8), np.float32), kv_lengths=3)

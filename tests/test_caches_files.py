@@ -8,13 +8,13 @@ import zipfile
 import cases
 import numpy as np
 import pytest
+from cache_cases import LAYOUTS
 
 import fastattn
 from fastattn.caches import files
 
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int8", "float8_e4m3fn"]
 KINDS = ["dense", "paged"]
-LAYOUTS = ["bhsd", "bshd"]
 
 
 def given(rng, cache, batch, count):

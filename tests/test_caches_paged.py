@@ -5,32 +5,15 @@ import cases
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-import stand_in
+from cache_cases import DEPTH, HEADS, LAYOUTS, OPTIONS, VALUE_DEPTH, logical, tokens
 from hypothesis import HealthCheck, given, settings
-from stand_in import OPTIONS
 
 import fastattn
 from fastattn import reference
-from fastattn.caches import paged
-
-LAYOUTS = ["bhsd", "bshd"]
-HEADS, DEPTH, VALUE_DEPTH = 2, 8, 5
 
 
 def make(pages=12, page_size=4, **changes):
     return fastattn.PagedKVCache(pages, page_size, HEADS, DEPTH, VALUE_DEPTH, **changes)
-
-
-def tokens(rng, batch, count, layout="bhsd"):
-    k, v = (
-        rng.standard_normal((batch, HEADS, count, depth)).astype(np.float32)
-        for depth in (DEPTH, VALUE_DEPTH)
-    )
-    return [each.swapaxes(1, 2).copy() for each in (k, v)] if layout == "bshd" else [k, v]
-
-
-def logical(tensor, layout):
-    return tensor.swapaxes(1, 2) if layout == "bshd" else tensor
 
 
 def content(cache, name):
@@ -282,8 +265,7 @@ def filled(rng, layout, lengths=(9, 2, 5)):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("options", [*OPTIONS.values(), "mask"], ids=[*OPTIONS, "mask"])
-def test_attend(options, layout, rng, monkeypatch):
-    stand_in.unless_core_can(monkeypatch, paged, "block_table")
+def test_attend(options, layout, rng):
     cache, ids, k, v = filled(rng, layout)
     q = rng.standard_normal((3, 4, 2, DEPTH)).astype(np.float32)
     expected = {"kv_lengths": [9, 2, 5]}
@@ -299,8 +281,7 @@ def test_attend(options, layout, rng, monkeypatch):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_attend_varlen(layout, rng, monkeypatch):
-    stand_in.unless_core_can(monkeypatch, paged, "block_table", "varlen")
+def test_attend_varlen(layout, rng):
     cache, ids, k, v = filled(rng, layout)
     cuts = [0, 3, 4, 4]
     q = rng.standard_normal((4, 4, DEPTH)).astype(np.float32)
@@ -314,9 +295,7 @@ def test_attend_varlen(layout, rng, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8", "float8_e5m2"])
-def test_attend_to_narrow_pages(dtype, rng, monkeypatch):
-    abilities = "block_table", "varlen", "float16 K and V", "int8", "float8", "scales"
-    stand_in.unless_core_can(monkeypatch, paged, *abilities)
+def test_attend_to_narrow_pages(dtype, rng):
     cache = make(dtype=cases.dtype_of(dtype))
     name = cache.new()
     k, v = tokens(rng, 1, 10)
@@ -335,9 +314,8 @@ def test_attend_to_narrow_pages(dtype, rng, monkeypatch):
 
 
 @pytest.mark.parametrize("varlen", [False, True])
-def test_eviction_leaves_the_window(varlen, rng, monkeypatch):
+def test_eviction_leaves_the_window(varlen, rng):
     """Decoding with a window: evicted or not makes no difference, and room stays bounded."""
-    stand_in.unless_core_can(monkeypatch, paged, "block_table", "varlen")
     cache, window = make(6), (5, 0)
     name = cache.new()
     k, v = tokens(rng, 1, 40)

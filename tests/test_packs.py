@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Packed sequences and pages through the public functions: right, and the same bits anywhere.
-
-Where the core cannot do it yet, the oracle stands in, behind the real validation.
-"""
+"""Packed sequences and pages through the public functions: right, and the same bits anywhere."""
 
 import cases
 import numpy as np
 import pytest
-import stand_in
 from cases import starts_of
 from pages import into_pages
 
@@ -24,11 +20,6 @@ OPTIONS = {
     "sinks": {"sinks": np.array([0.5, 0.0, -1.0, 2.0]), "scale": 0.4},
     "lengths": {"kv_lengths": [5, 4, 0, 33, 299, 1], "kv_starts": [2, 0, 0, 40, 7, 0]},
 }
-
-
-@pytest.fixture
-def functions(monkeypatch):
-    stand_in.unless_core_can(monkeypatch, fastattn, "block_table", "varlen")
 
 
 def pack(rng, dtype, queries=QUERIES, keys=KEYS):
@@ -48,7 +39,7 @@ def close(result, expected, v, dtype):
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_packs(isa, dtype, options, rng, functions):
+def test_packs(isa, dtype, options, rng):
     q, k, v = pack(rng, dtype)
     cuts = starts_of(QUERIES), starts_of(KEYS)
     expected = reference.attention_varlen(q, k, v, *cuts, return_lse=True, **options)
@@ -62,7 +53,7 @@ def test_packs(isa, dtype, options, rng, functions):
 
 @pytest.mark.parametrize("page", [1, 7, 16, 64])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_packs_of_pages(isa, options, page, rng, functions):
+def test_packs_of_pages(isa, options, page, rng):
     q, k, v = pack(rng, "float32")
     cuts = starts_of(QUERIES), starts_of(KEYS)
     expected = reference.attention_varlen(q, k, v, *cuts, return_lse=True, **options)
@@ -80,7 +71,7 @@ def test_packs_of_pages(isa, options, page, rng, functions):
 @pytest.mark.parametrize("queries", [1, 5, 40])
 @pytest.mark.parametrize("page", [1, 7, 16, 64])
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
-def test_pages(isa, layout, page, queries, rng, functions):
+def test_pages(isa, layout, page, queries, rng):
     q, k, v = cases.tensors(
         rng, "float32", batch=3, q_heads=6, kv_heads=2, queries=queries, keys=90
     )
@@ -95,7 +86,7 @@ def test_pages(isa, layout, page, queries, rng, functions):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_bits_do_not_depend_on_the_place_in_a_pack(isa, threads, rng, functions):
+def test_bits_do_not_depend_on_the_place_in_a_pack(isa, threads, rng):
     q, k, v = pack(rng, "float32")
     rows, keys = starts_of(QUERIES), starts_of(KEYS)
     order = rng.permutation(6)
@@ -124,7 +115,7 @@ def test_bits_do_not_depend_on_the_place_in_a_pack(isa, threads, rng, functions)
 
 
 @pytest.mark.parametrize("queries", [1, 3, 33])
-def test_bits_do_not_depend_on_where_pages_are(isa, queries, rng, functions):
+def test_bits_do_not_depend_on_where_pages_are(isa, queries, rng):
     q, k, v = cases.tensors(
         rng, "float32", batch=3, q_heads=4, kv_heads=2, queries=queries, keys=200
     )
@@ -149,7 +140,7 @@ def test_bits_do_not_depend_on_where_pages_are(isa, queries, rng, functions):
             np.testing.assert_array_equal(got, want)
 
 
-def test_shared_pages(isa, rng, functions):
+def test_shared_pages(isa, rng):
     """A prefix of two pages that three sequences have."""
     q, k, v = cases.tensors(rng, "float32", batch=3, q_heads=4, kv_heads=2, queries=2, keys=48)
     k[1:, :, :32], v[1:, :, :32] = k[0, :, :32], v[0, :, :32]

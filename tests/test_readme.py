@@ -11,7 +11,6 @@ import pytest
 
 import fastattn
 from fastattn import _core
-from fastattn.cli.random_storage import can
 
 README = Path(__file__).parent.parent / "README.md"
 TEXT = README.read_text(encoding="utf-8") if README.exists() else ""
@@ -44,8 +43,6 @@ def test_docstrings(name):
     # A function may hide the module of its name from an import statement.
     module = importlib.import_module(f"fastattn.{name}")
     examples = [each for each in doctest.DocTestFinder().find(module) if each.examples]
-    if not can("varlen"):
-        examples = [each for each in examples if not each.name.endswith("attention_varlen")]
     runner = doctest.DocTestRunner()
     assert examples and not any(runner.run(each).failed for each in examples)
 

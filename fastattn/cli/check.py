@@ -6,8 +6,8 @@ import dataclasses
 import numpy as np
 
 from fastattn.cli import UsageError, progress
-from fastattn.cli.random_problems import HALF_UNIT, TOLERANCE
-from fastattn.cli.random_storage import can, stored_problem
+from fastattn.cli.random_problems import TOLERANCE
+from fastattn.cli.random_storage import is_installed, stored_problem
 
 MISSES_SHOWN = 10
 
@@ -47,8 +47,8 @@ def run(options):
         raise UsageError(f"--isa: expected one of {', '.join(fastattn.isas())}, got {options.isa}")
     if options.count < 1 or options.seed < 0 or (options.index or 0) < 0:
         raise UsageError("--count must be at least 1, --seed and --index at least 0")
-    if options.dtype in HALF_UNIT and not can(options.dtype):
-        raise UsageError(f"--dtype: expected one that can be computed here, got {options.dtype}")
+    if options.dtype is not None and not is_installed(options.dtype):
+        raise UsageError(f"--dtype: {options.dtype} needs ml_dtypes: pip install ml_dtypes")
     isas = [options.isa] if options.isa else fastattn.isas()
     indices = range(options.count) if options.index is None else [options.index]
     worst, misses = {}, []

@@ -2,15 +2,15 @@
 """Random problems in other clothes: 16-bit and narrow types, scales, pages, packed sequences.
 
 A problem of `random_problems` is drawn first; then its values are rounded, cut into pages or
-packed, as a second stream of random numbers of the same seed and index says. What the core cannot
-do yet is not drawn; that is found out by trying.
+packed, as a second stream of random numbers of the same seed and index says. Types of ml_dtypes are
+drawn where it is installed.
 """
 
-import functools
-import importlib
+from importlib.util import find_spec
 
 import numpy as np
 
+from fastattn._check_dtypes import WIDTHS, named
 from fastattn.cli.random_problems import (
     HALF_UNIT,
     RandomProblem,
@@ -22,96 +22,48 @@ from fastattn.cli.random_problems import (
 )
 
 PAGES = (1, 2, 3, 5, 8, 16, 17, 32, 64)
-# Types of q and of K and V (None: as they were drawn), and what the core must be able to do.
+# Types of q and of K and V (None: as they were drawn).
 TYPES = (
-    *[(None, None, ())] * 4,
-    *[("float16", "float16", ("float16",)), ("bfloat16", "bfloat16", ("bfloat16",))] * 2,
-    ("float32", "float16", ("float16 K and V",)),
-    ("float32", "bfloat16", ("float16 K and V", "bfloat16")),
-    ("float32", "int8", ("int8", "scales")),
-    ("float32", "float8_e4m3fn", ("float8", "scales")),
-    ("float16", "int8", ("float16", "int8", "scales")),
-    ("bfloat16", "int8", ("bfloat16", "int8", "scales")),
-    ("bfloat16", "float8_e5m2", ("bfloat16", "float8", "scales")),
+    *[(None, None)] * 4,
+    *[("float16", "float16"), ("bfloat16", "bfloat16")] * 2,
+    ("float32", "float16"),
+    ("float32", "bfloat16"),
+    ("float32", "int8"),
+    ("float32", "float8_e4m3fn"),
+    ("float16", "int8"),
+    ("bfloat16", "int8"),
+    ("bfloat16", "float8_e5m2"),
 )
-STORAGE = {
-    "dense": (),
-    "pages": ("block_table",),
-    "pack": ("varlen",),
-    "paged pack": ("varlen", "block_table"),
-}
+FORMS = ("dense", "pages", "pack", "paged pack")
 
 
-def dtype_of(name):
-    """Return a dtype of NumPy or of ml_dtypes; ImportError without it."""
-    return np.dtype(
-        getattr(np if hasattr(np, name) else importlib.import_module("ml_dtypes"), name)
-    )
+def is_installed(dtype):
+    """Say whether this name is that of a type here: bfloat16 and float8 are of ml_dtypes."""
+    return hasattr(np, dtype) or find_spec("ml_dtypes") is not None
 
 
-def _dense_call(dtype="float32", kv_dtype=None, **options):
-    import fastattn
-
-    q = np.ones((1, 1, 2, 4), dtype_of(dtype))
-    k = q.astype(dtype_of(kv_dtype or dtype))
-    fastattn.attention(q, k, k, **options)
-
-
-def _varlen_call():
-    import fastattn
-
-    q = np.ones((2, 1, 4), np.float32)
-    fastattn.attention_varlen(q, q, q, [0, 1, 2])
-
-
-TRIALS = {
-    "block_table": lambda: _dense_call(block_table=[[0]]),
-    "float16": lambda: _dense_call("float16"),
-    "float16 K and V": lambda: _dense_call("float32", "float16"),
-    "bfloat16": lambda: _dense_call("bfloat16"),
-    "int8": lambda: _dense_call("float32", "int8"),
-    "float8": lambda: _dense_call("float32", "float8_e4m3fn"),
-    "scales": lambda: _dense_call(k_scale=0.5, v_scale=0.5),
-    "varlen": _varlen_call,
-}
-
-
-@functools.cache
-def can(ability):
-    """Say whether the core has this one of `TRIALS`, and this machine what it needs."""
-    try:
-        TRIALS[ability]()
-    except (ImportError, NotImplementedError):
-        return False
-    return True
-
-
-def stored_problem(seed, index, dtype=None, can=can):
+def stored_problem(seed, index, dtype=None):
     """Return the `RandomProblem` with this seed and index, stored in some way.
 
     Parameters
     ----------
     seed, index : int
     dtype : str, optional
-        That of q; any, at random, if None.
-    can : callable
-        Tells of each of `TRIALS` whether to draw problems that need it.
+        That of q, which `is_installed`; any, at random, if None.
     """
     problem = random_problem(seed, index, "float32" if dtype in HALF_UNIT else dtype)
     rng = np.random.default_rng([seed, index, 1])
     types = [
         (of_q or problem.dtype, of_kv or problem.dtype)
-        for of_q, of_kv, needed in TYPES
-        if dtype in (None, of_q or problem.dtype) and all(map(can, needed))
+        for of_q, of_kv in TYPES
+        if dtype in (None, of_q or problem.dtype)
     ]
-    if not types:
-        raise NotImplementedError(f"dtype: expected one that can be computed here, got {dtype}")
+    types = [pair for pair in types if all(map(is_installed, pair))]
     of_q, of_kv = types[rng.integers(len(types))]
-    forms = [name for name, needed in STORAGE.items() if all(map(can, needed))]
-    form = forms[rng.integers(len(forms))]
+    form = FORMS[rng.integers(len(FORMS))]
     if form == "dense" and of_q == of_kv == problem.dtype:
         return problem
-    values = _Values(rng, problem, dtype_of(of_q), dtype_of(of_kv))
+    values = _Values(rng, problem, *(named(each, WIDTHS) for each in (of_q, of_kv)))
     if form == "dense" or values.lead_rank > 1:  # pages count leading axes as one
         return values.dense()
     return values.pages() if form == "pages" else values.pack(form == "paged pack")

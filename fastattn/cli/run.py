@@ -58,7 +58,7 @@ def run(options):
             begin = time.perf_counter()
             out, lse = fastattn.attention(*arrays, **keywords, return_lse=True)
             seconds = time.perf_counter() - begin
-    except (TypeError, ValueError, NotImplementedError, MemoryError) as error:
+    except (TypeError, ValueError, MemoryError) as error:
         raise UsageError(error) from None
     _save(options.out, out)
     if options.lse is not None:
