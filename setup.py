@@ -65,7 +65,12 @@ class BuildExt(build_ext):
         ]
         have = [(f"FA_HAVE_{name.upper()}", "1") for name in isas]
         have += [("FA_HAVE_THREADS", "1")] if threads else []
-        objects = [self.compile(path, [*COMMON[kind], *threads], have) for path in SOURCES]
+        # Timestamps for `python -m fastattn profile`, in objects of their own.
+        profile = bool(os.environ.get("FASTATTN_PROFILE"))
+        have += [("FA_PROFILE", "1")] if profile else []
+        flags = [*COMMON[kind], *threads]
+        suffix = "_profile" if profile else ""
+        objects = [self.compile(path, flags, have, suffix) for path in SOURCES]
         for name in isas:
             flags = [*COMMON[kind], *ISAS[name][2 if kind == "msvc" else 1], *ISOLATED[kind]]
             for bits in REALS:

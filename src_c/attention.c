@@ -10,45 +10,59 @@
 #include "worker.h"
 
 #include "parallel.h"
+#include "profile.h"
 
 static void run_task(void *context, int64_t task, int thread)
 {
     const fa_plan *plan = context;
     fa_worker worker;
+    FA_ENTER(thread);
     fa_worker_start(&worker, plan, task, thread);
+    FA_MARK(FA_STAGE_PACK);
     for (int64_t block = worker.block_begin; block < worker.block_end; ++block) {
         if (block % worker.sequence.chunk_blocks == 0 && !plan->split)
             fa_worker_next_chunk(&worker, block / worker.sequence.chunk_blocks);
+        FA_MARK(FA_STAGE_MERGE);
         fa_worker_load(&worker, block);
+        FA_MARK(FA_STAGE_LOAD);
         for (int tile = 0; tile < worker.share.tiles; ++tile)
             fa_worker_update(&worker, tile, block);
     }
     if (plan->split) {
         fa_worker_keep(&worker);
+        FA_MARK(FA_STAGE_MERGE);
         return;
     }
     fa_worker_fold(&worker);
+    FA_MARK(FA_STAGE_MERGE);
     if (plan->weights) fa_worker_weigh(&worker);
     fa_worker_finish(&worker);
+    FA_MARK(FA_STAGE_WRITE);
 }
 
 static void merge_part(void *context, int64_t part, int thread)
 {
     fa_worker worker;
+    FA_ENTER(thread);
     fa_worker_resume(&worker, context, part, thread);
+    FA_MARK(FA_STAGE_MERGE);
     fa_worker_finish(&worker);
+    FA_MARK(FA_STAGE_WRITE);
 }
 
 static void fill_map(void *context, int64_t index, int thread)
 {
     const fa_plan *plan = context;
     (void)thread;
+    FA_ENTER(thread);
     fa_blockmap_fill(&plan->map_plan, &plan->map, index);
+    FA_MARK(FA_STAGE_MAP);
 }
 
 static fa_status run(const fa_args *args, int weights)
 {
     fa_plan plan;
+    FA_CALL(1);
     const fa_status status = fa_plan_make(&plan, args, weights);
     if (status != FA_OK) return status;
     if (plan.map.states)
@@ -56,6 +70,7 @@ static fa_status run(const fa_args *args, int weights)
     fa_parallel_for(plan.tasks, plan.threads, run_task, &plan);
     if (plan.split) fa_parallel_for(plan.parts, plan.threads, merge_part, &plan);
     fa_plan_free(&plan);
+    FA_CALL(0);
     return FA_OK;
 }
 

@@ -22,15 +22,15 @@ class UsageError(Exception):
 
 def parser():
     """Return the parser of the whole command line."""
-    from fastattn.cli import bench, check, demo, info, run
+    from fastattn.cli import bench, check, demo, info, profile, run
 
     top = argparse.ArgumentParser(
         prog="python -m fastattn",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    subparsers = top.add_subparsers(dest="command", metavar="{info,check,bench,demo,run}")
-    for module in (info, check, bench, demo, run):
+    subparsers = top.add_subparsers(dest="command", metavar="{info,check,bench,profile,demo,run}")
+    for module in (info, check, bench, profile, demo, run):
         module.add(subparsers)
     return top
 

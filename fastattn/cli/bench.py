@@ -125,28 +125,34 @@ def _measure(options, chosen, threads):
 
 def _problems(options):
     """Return the problems that were asked for."""
-    from fastattn.measure import problems, suites
+    from fastattn.measure import suites
 
     if options.shape is None:
         return suites.suite(options.suite, options.dtype)
-    sizes = shape(options.shape)
-    kinds = {"dtype": options.dtype}
-    if options.dtype == "int8":
-        kinds = {"dtype": "float32", "kv_dtype": "int8"}
-    flags = (False, True) if sizes["Sq"] > 1 else (False,)
-    try:
-        return [problems.Problem(**sizes, **kinds, causal=causal) for causal in flags]
-    except ValueError as error:
-        raise UsageError(f"--{error}") from None
+    full = one_problem(options.shape, options.dtype, False)
+    return [full] if full.Sq == 1 else [full, one_problem(options.shape, options.dtype, True)]
 
 
-def shape(text):
-    """Return the sizes in `text`, by name."""
+def one_problem(text, dtype, causal):
+    """Return the problem of a shape in words of the command line.
+
+    Raises
+    ------
+    UsageError
+        The text is no shape, or there is no such problem.
+    """
+    from fastattn.measure import problems
+
     names = ("B", "Hq", "Hkv", "Sq", "Sk", "D")
     words = text.split(",")
     if len(words) != len(names) or not all(word.strip().isdecimal() for word in words):
         raise UsageError(f"--shape: expected {','.join(names)}, got {text!r}")
-    return dict(zip(names, map(int, words), strict=True))
+    sizes = dict(zip(names, map(int, words), strict=True))
+    kinds = {"dtype": "float32", "kv_dtype": "int8"} if dtype == "int8" else {"dtype": dtype}
+    try:
+        return problems.Problem(**sizes, **kinds, causal=causal)
+    except ValueError as error:
+        raise UsageError(f"--{error}") from None
 
 
 def _peer_names(text):
@@ -176,10 +182,13 @@ def _compare(old, rows, fail_below):
     """Print what changed; return whether anything became slower."""
     from fastattn.measure import compare, table
 
-    found = compare.changes(old, table.as_json(rows), fail_below)
+    new = table.as_json(rows)
+    found = compare.changes(old, new, fail_below)
     print()
     table.show(*compare.cells(found), title="against the earlier run")
     print(compare.summary(found, fail_below))
+    if warning := compare.busy(old, new):
+        print(warning)
     return compare.failed(found)
 
 

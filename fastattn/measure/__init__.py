@@ -12,4 +12,6 @@ Nothing here is imported by ``import fastattn``. The command line (``python -m f
     runner    one problem: every peer and the limits, side by side
     table     rows as text, Markdown, JSON and CSV
     compare   two runs: what became slower
+    pictures  what was measured, drawn; sweeps: what only they show
+    profile   stages of one call, from the instrumented build; timeline: drawn
 """
