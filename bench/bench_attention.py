@@ -18,13 +18,17 @@ SCALAR_FLOPS = 3e9  # beyond that nobody waits for scalar code
 
 
 def grid():
-    """Return the problems: prefill, masks, small."""
+    """Return the problems of the suites, what takes long in one type only."""
     return [
         *suites.prefill(),
         *suites.prefill(causal=True),
-        *suites.masks()[1:-1],
+        *suites.all_masks()[1:],
         *suites.small(),
+        *suites.decode(),
+        *suites.varlen(),
+        *suites.models(),
         *suites.prefill(lengths=(512, 2048), depths=(64,), dtype="float64"),
+        *suites.prefill(lengths=(512, 2048), depths=(64,), dtype="float16"),
     ]
 
 
@@ -49,4 +53,5 @@ def test_attention(benchmark, problem, isa, threads):
         benchmark.pedantic(prepared.call, rounds=5, warmup_rounds=1)
     else:
         benchmark(prepared.call)
-    annotate(benchmark, problem.flops(), isa, problem.dtype, threads)
+    annotate(benchmark, problem.flops(), isa, problem.arithmetic, threads)
+    benchmark.extra_info["dtype"] = problem.dtype

@@ -45,7 +45,9 @@ def grid():
         for causal in (False, True)
         for problem in suites.prefill(causal, lengths=(256, 1024, 2048))
     ]
-    return [*prefill, *suites.masks()[1:-1], *suites.small()]
+    lists = (suites.all_masks, suites.small, suites.decode, suites.varlen, suites.models)
+    problems = [*prefill, *(problem for make in lists for problem in make())]
+    return list({problem.name: problem for problem in problems}.values())
 
 
 @pytest.mark.benchmark(timer=clock)
@@ -53,16 +55,18 @@ def grid():
 def test_peers(benchmark, problem, threads):
     """Measure one problem with everybody; fail if a result is wrong."""
     benchmark.group = "against other libraries"
-    peak = limits.FmaPeak(fastattn.isa(), problem.arithmetic, threads)
+    isa = fastattn.isa()
+    peak = limits.FmaPeak(isa, problem.arithmetic, threads)
+    read = limits.read_of(problem, problem.inputs(), isa, threads)
     contestants = [peers.Fastattn(threads), *peers.select(None, threads)]
-    row = runner.measure(problem, contestants, peak=peak, seconds=SECONDS)
+    row = runner.measure(problem, contestants, peak=peak, read=read, seconds=SECONDS)
     wrong = [f"{entry.name}: {entry.note}" for entry in row.entries.values() if entry.failed]
     assert not wrong, wrong
     timing = row.entries[row.subject].timing
     samples = iter(timing.samples)
     benchmark.pedantic(lambda: clock.advance(next(samples)), rounds=len(timing.samples))
-    annotate(benchmark, problem.flops(), fastattn.isa(), problem.dtype, threads)
-    benchmark.extra_info["share_of_peak"] = row.share()
+    annotate(benchmark, problem.flops(), isa, problem.arithmetic, threads)
+    benchmark.extra_info["share"], benchmark.extra_info["bound"] = row.share(), row.bound
     benchmark.extra_info["noise"] = row.run.noise
     benchmark.extra_info["ratios"] = {name: row.ratio(name) for name in row.peers}
 

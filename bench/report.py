@@ -5,8 +5,8 @@
     python bench/report.py --only peak,masks     # some sections, printed only
     python bench/report.py --quick               # small sizes: does it run? printed only
 
-Writes bench/results/<date>-<cpu>.json and .md, and replaces what stands in README.md between
-<!-- bench:begin --> and <!-- bench:end -->.
+Writes bench/results/<date>-<cpu>.json and .md and pictures beside them, and replaces what stands in
+README.md between <!-- bench:begin --> and <!-- bench:end -->.
 """
 
 import argparse
@@ -17,11 +17,17 @@ from pathlib import Path
 
 import figures
 import machine
+from figure import PEERS, installed
 
 import fastattn
-from fastattn.measure import limits, table
+from fastattn.measure import limits, pictures, sweeps, table
 
 ROOT = Path(__file__).resolve().parents[1]
+SHOWN = {
+    "length-8x128-float32": "Speed over sequence length, 8 heads of depth 128",
+    "length-causal-8x128-float32": "The same, causal",
+    "roofline": "Roofline: every problem under the limits of the machine",
+}
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 
 
@@ -66,13 +72,42 @@ def every(rows):
     return [row for each in rows.values() for row in each]
 
 
-def readme_part(known, found, rows):
+def draw(folder, known, measured, rows, settings):
+    """Measure what only pictures show, and draw everything; return the paths."""
+    if not pictures.available():
+        print("no pictures: matplotlib is not installed", file=sys.stderr)
+        return []
+    names = installed(PEERS) if settings.peers is None else settings.peers
+    found = sweeps.run_all(settings.threads, names, settings.seconds / 2)
+    known = known | measured
+    return pictures.draw(folder, every(rows), known, found, pictures.where(known))
+
+
+def shown(paths):
+    """Return Markdown of the pictures that the README shows, light or dark as the reader likes."""
+    tags = []
+    for name, text in SHOWN.items():
+        light, dark = (
+            [path for path in paths if path.name == f"{name}-{theme}.png"]
+            for theme in pictures.THEMES
+        )
+        if light and dark:
+            lights, darks = (path[0].relative_to(ROOT).as_posix() for path in (light, dark))
+            tags.append(
+                f'<picture><source media="(prefers-color-scheme: dark)" srcset="{darks}">'
+                f'<img alt="{text}" src="{lights}"></picture>'
+            )
+    return "\n".join(tags)
+
+
+def readme_part(known, found, rows, paths=()):
     """Return what goes into README.md."""
     lines = [
         f"{machine.heading(known)}. Time is the median of interleaved repeats; the limit is, "
         "measured in the same rounds, a register-only FMA loop or a plain read of the same K and "
         "V, whichever takes longer; `vs` is how many times faster than that library."
     ]
+    lines += [tags] if (tags := shown(paths)) else []
     for name, each in rows.items():
         lines += [figures.SECTIONS[name].__doc__, table.markdown(*table.cells(each))]
     lines += [
@@ -98,7 +133,7 @@ def replace_between(text, part):
     return f"{before}{BEGIN}\n{part}\n{END}{after}"
 
 
-def write(known, measured, found, rows):
+def write(known, measured, found, rows, settings):
     """Write the results and the README's table; return the paths that were written."""
     results = ROOT / "bench" / "results"
     results.mkdir(exist_ok=True)
@@ -112,9 +147,10 @@ def write(known, measured, found, rows):
     paths = [results / f"{stem}.json", results / f"{stem}.md"]
     paths[0].write_text(json.dumps(data, indent=1, default=float) + "\n")
     paths[1].write_text(as_markdown(known, measured, found, rows))
+    paths += draw(results, known, measured, rows, settings)
     readme = ROOT / "README.md"
     try:
-        text = replace_between(readme.read_text(), readme_part(known, found, rows))
+        text = replace_between(readme.read_text(), readme_part(known, found, rows, paths))
     except (OSError, ValueError) as error:
         print(f"README.md is left as it is: {error}", file=sys.stderr)
     else:
@@ -171,7 +207,7 @@ def main(arguments=None):
     if noise > table.NOISY:
         say(f"noisy: a median holds to {noise:.0%} only; other work on this machine?")
     if not options.quick and not options.only:
-        for path in write(known, limits.machine(options.threads), found, rows):
+        for path in write(known, limits.machine(options.threads), found, rows, settings):
             say(f"wrote {path.relative_to(ROOT)}")
     missed = [figure for figure in found if figure.reached is False]
     say(f"{len(found)} figures, {len(missed)} goals missed")

@@ -11,7 +11,7 @@ def run_data(seconds, rate=1.0, noise=0.0, **entry):
     subject = {"seconds": seconds, "noise": noise} | entry
     return {
         "name": "p", "subject": "us", "entries": {"us": subject}, "bound": "peak", "flops": 1.0,
-        "bytes": 1.0, "rates": {"peak": [rate / 2, rate, rate * 3], "read": [1.0]},
+        "bytes": 1.0, "rates": {"peak": [rate / 2, *[rate] * 5, rate * 3], "read": [1.0]},
     }  # fmt: skip
 
 
@@ -24,6 +24,7 @@ def run_data(seconds, rate=1.0, noise=0.0, **entry):
         (run_data(1.25, rate=0.8), compare.SAME, 1.0),  # the whole machine was slower
         (run_data(1.0, rate=1.25), compare.SLOWER, 0.8),
         (run_data(1.25, noise=0.3), compare.UNCLEAR, 0.8),
+        (run_data(1.25) | {"rates": {"peak": [0.5, 1.0, 1.5]}}, compare.UNCLEAR, 0.8),
         (run_data(1.01, noise=0.3), compare.UNCLEAR, 1 / 1.01),
         (run_data(1.0, failed=True), compare.WRONG, None),
         (run_data(1.0) | {"name": "other"}, compare.MISSING, None),
@@ -43,3 +44,9 @@ def test_only_like_compares_with_like():
     one = {"cpu": "a", "isa": "avx2", "threads": 2}
     assert compare.settings_differ(one, dict(one)) is None
     assert compare.settings_differ(one, one | {"threads": 1}) == "threads: 2 there, 1 here"
+
+
+def test_other_processes_are_spoken_of():
+    quiet, loud = [{"others": 0.01}, {}], [{"others": 0.01}, {"others": 0.4}]
+    assert compare.busy(quiet, quiet) is None
+    assert "40% of the CPUs then, 1% now" in compare.busy(loud, quiet)

@@ -170,6 +170,12 @@ def test_statistics():
     assert np.isnan(timing.geomean([]))
 
 
+def test_time_of_all_cpus():
+    tick = os.sysconf("SC_CLK_TCK")
+    text = "cpu  10 20 30 1000 40 1 2 3 99 99\ncpu0 5 5 5 5 5 5 5 5 0 0\n"
+    assert timing.cpu_seconds(text) == (66 / tick, 1106 / tick)
+
+
 def test_a_wrong_peer_has_no_figure():
     row = measured(Exact, Wrong, Broken, Silent)
     assert row.measured

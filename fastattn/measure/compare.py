@@ -3,13 +3,15 @@
 
 Seconds of two runs do not compare, because clock and neighbours change in between. So each time is
 divided by that of its limit in the same run (multiply-adds in registers, or a plain read of K and
-V), which drifts along, and these shares are compared.
+V), which drifts along, and these shares are compared. What that does not even out, such as other
+processes in one of the runs, is said beside the verdicts.
 """
 
 import dataclasses
 import math
 
 from fastattn.measure import table
+from fastattn.measure.timing import relative_noise
 
 SAME, SLOWER, FASTER, UNCLEAR, MISSING, WRONG = (
     "same", "SLOWER", "faster", "cannot tell", "missing", "WRONG",
@@ -27,7 +29,7 @@ class Change:
     ratio : float or None
         Speed now over speed then, both relative to the limit.
     noise : float
-        Half width of its 95 % interval, as far as the samples of the runs tell.
+        Half width of its 95 % interval, as far as the samples of times and limits tell.
     verdict : str
     """
 
@@ -82,7 +84,8 @@ def _change(old, new, fail_below):
         return Change(name, None, 0.0, MISSING)
     # The limit of the old run in both, also where the other one is a little longer today.
     ratio = _share(new, subject, bound) / _share(old, before, bound)
-    noise = math.hypot(subject["noise"], before["noise"]) * ratio
+    rates = [relative_noise(row["rates"][bound]) for row in (old, new)]
+    noise = math.hypot(subject["noise"], before["noise"], *rates) * ratio
     return Change(name, ratio, noise, _verdict(ratio, noise, fail_below))
 
 
@@ -119,6 +122,17 @@ def cells(found):
         for change in found
     ]
     return ["problem", "speed now / then", "+-", "verdict"], lines
+
+
+def busy(old, new):
+    """Return a sentence if other processes took much of the CPUs in either run, or None."""
+    then, now = (max((row.get("others") or 0.0 for row in rows), default=0) for rows in (old, new))
+    if max(then, now) <= table.BUSY:
+        return None
+    return (
+        f"other processes took up to {then:.0%} of the CPUs then, {now:.0%} now: "
+        "repeat both on a quiet machine before you believe it"
+    )
 
 
 def summary(found, fail_below):

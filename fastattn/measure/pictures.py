@@ -30,6 +30,7 @@ STYLES = {
 }
 SUBJECT_MARKER = "*"
 SIZE, DPI = (8, 4.8), 150
+BARS = 16  # problems in a picture of ratios
 
 
 def available():
@@ -190,8 +191,10 @@ def row_pictures(rows, measured, where, theme):
     if not shown:
         return
     yield "roofline", roofline(shown, measured, where, theme)
-    if any(row.peers for row in shown):
-        yield "ratios", ratios([row for row in shown if row.peers], where, theme)
+    compared = [row for row in shown if row.peers]
+    for first in range(0, len(compared), BARS):
+        part = f"-{first // BARS + 1}" if len(compared) > BARS else ""
+        yield f"ratios{part}", ratios(compared[first : first + BARS], where, theme)
     for name, group in curves(shown).items():
         yield f"length-{name}", lengths(group, where, theme)
 

@@ -16,6 +16,7 @@ from fastattn.measure.timing import geomean
 FAILED = "wrong"
 NOTHING = "-"
 NOISY = 0.05  # ratios of medians that hold to less are not worth quoting
+BUSY = 0.05  # nor are those beside other processes that take more of the CPUs
 
 
 def seconds_text(seconds):
@@ -167,6 +168,12 @@ def remarks(rows):
                 f"{len(noisy)} of {len(timed)}: {', '.join(noisy[:4])}"
                 f"{', ...' if len(noisy) > 4 else ''}"
             )
+        most = max(row.run.others or 0.0 for row in timed)
+        if most > BUSY:
+            lines.append(
+                f"other processes took up to {most:.0%} of the CPUs: another day the figures will "
+                "be others, whatever the noise within this run"
+            )
         outliers = sum(t.outliers for row in timed for t in row.run.timings.values())
         samples = sum(len(t.samples) for row in timed for t in row.run.timings.values())
         lines.append(f"outliers: {outliers} of {samples} samples (beyond 1.5 quartile ranges)")
@@ -240,6 +247,7 @@ def _row_json(row):
     data["best_peer"] = row.best_peer
     data["entries"] = {name: _entry_json(row, entry) for name, entry in row.entries.items()}
     if row.run is not None:
+        data["others"] = row.run.others
         data["rates"] = {name: list(map(float, rate)) for name, rate in row.run.rates.items()}
     return data
 

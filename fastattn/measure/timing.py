@@ -7,8 +7,10 @@ rounds. Nothing may be compared across two runs.
 """
 
 import dataclasses
+import os
 import statistics
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -69,10 +71,13 @@ class Run:
     timings : dict of str to Timing
     rates : dict of str to ndarray
         What each meter returned, (rounds,).
+    others : float or None
+        Share of the time of all CPUs that other processes took meanwhile; None: not known.
     """
 
     timings: dict
     rates: dict
+    others: float | None = None
 
     def ratios(self, name, base):
         """How many times faster `name` is than `base`, in each round."""
@@ -99,6 +104,36 @@ def relative_noise(samples):
     """
     first, median, third = np.percentile(samples, [25, 50, 75])
     return float(1.57 * (third - first) / np.sqrt(len(samples)) / median) if median else 0.0
+
+
+def cpu_seconds(text):
+    """Return (busy, all) seconds of all CPUs since the start, from the text of /proc/stat."""
+    user, nice, system, idle, waiting, *rest = map(int, text.splitlines()[0].split()[1:9])
+    busy = user + nice + system + sum(rest)  # interrupts, and what a hypervisor took
+    ticks = os.sysconf("SC_CLK_TCK")
+    return busy / ticks, (busy + idle + waiting) / ticks
+
+
+class _Others:
+    """How much of the CPUs other processes take, from the making of it on."""
+
+    def __init__(self):
+        self._before = self._look()
+
+    def _look(self):
+        try:
+            text = Path("/proc/stat").read_text()
+        except OSError:
+            return None
+        return np.array([*cpu_seconds(text), time.process_time()])
+
+    def share(self):
+        """Return the share of the time of all CPUs; None where there is no /proc."""
+        now = self._look()
+        if now is None or self._before is None:
+            return None
+        busy, all_of_it, own = now - self._before
+        return max(0.0, float((busy - own) / all_of_it)) if all_of_it > 0 else None
 
 
 def geomean(values):
@@ -141,6 +176,7 @@ def interleave(
         rounds = int(min(max(seconds / max(cost, 1e-9), MIN_ROUNDS), MAX_ROUNDS))
     samples = {name: np.empty(rounds) for name in callables}
     rates = {name: np.empty(rounds) for name in meters}
+    others = _Others()
     for index in range(rounds):
         for name in _order([*callables, *meters], index):
             time.sleep(settle)
@@ -151,7 +187,7 @@ def interleave(
         if progress is not None:
             progress(index + 1, rounds)
     timings = {name: Timing(samples[name], samplers[name].calls) for name in callables}
-    return Run(timings, rates)
+    return Run(timings, rates, others.share())
 
 
 class _Sampler:
