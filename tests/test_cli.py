@@ -179,6 +179,28 @@ def test_bench_compares_with_an_earlier_run(tmp_path, capsys):
     assert "the runs do not compare: threads" in capsys.readouterr().err
 
 
+def test_bench_plots(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    from fastattn.measure import limits, sweeps
+
+    measured = {
+        "peaks": [{"isa": fastattn.isa(), "dtype": "float32", "threads": 1, "flops": 1e11}],
+        "bandwidth": [{"level": "L2", "bytes": 1, "threads": 1, "rate": 1e11}],
+        "exponentials": [],
+    }
+    points = [sweeps.Point("fastattn", 1, 1e-3, 1e-7)]
+    found = {"threads": points, "masks": points, "precisions": points}
+    monkeypatch.setattr(limits, "machine", lambda threads: measured)
+    monkeypatch.setattr(sweeps, "run_all", lambda *_: found)
+    arguments = ["bench", "--shape", "1,2,1,1,16,8", "--peers", "none", "--seconds", "0.01"]
+    arguments += ["--threads", "1", "--limits", "--plot", str(tmp_path / "out")]
+    assert cli.main(arguments) == 0
+    assert (tmp_path / "out" / "roofline-dark.png").exists()
+    printed = capsys.readouterr().out
+    assert "8 pictures in" in printed
+    assert "Read bandwidth" in printed
+
+
 def test_run_round_trip(files, capsys):
     folder, arrays = files
     mask = np.random.default_rng(0).random((9, 13)) < 0.8

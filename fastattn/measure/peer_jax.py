@@ -9,6 +9,11 @@ from fastattn.measure.masking import bool_mask
 from fastattn.measure.peers import Peer, Prepared
 
 
+def cpus():
+    """Return the CPUs that this process may use: so many threads XLA takes."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
 class Jax(Peer):
     """JAX in its own layout, (batch, sequence, heads, depth), compiled for each shape."""
 
@@ -18,7 +23,7 @@ class Jax(Peer):
 
     def supports(self, problem):
         """All CPUs only: XLA's thread pool has a size of its own."""
-        if self.threads != len(os.sched_getaffinity(0)):
+        if self.threads != cpus():
             return "all CPUs only"
         return super().supports(problem)
 

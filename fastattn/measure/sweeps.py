@@ -5,6 +5,7 @@ Each sweep is rows of `runner.measure`, checked and interleaved like everything 
 """
 
 import dataclasses
+import importlib.util
 
 from fastattn.measure import peers, runner, suites
 from fastattn.measure.problems import Problem
@@ -54,7 +55,8 @@ def mask_shares(threads, names, seconds, isa=None):
 def precisions(threads, names, seconds, isa=None):
     """Return points over the types, one prefill: what speed costs in error."""
     points = []
-    for dtype in DTYPES:
+    known = importlib.util.find_spec("ml_dtypes") is not None  # bfloat16 is that of ml_dtypes
+    for dtype in DTYPES if known else DTYPES[:-1]:
         problem = Problem(Hq=suites.HEADS, Sq=LENGTH, D=64, dtype=dtype)
         contestants = [peers.Fastattn(threads, isa), *peers.select(names, threads)]
         points += _points(runner.measure(problem, contestants, seconds=seconds), dtype)
