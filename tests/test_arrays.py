@@ -6,6 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
+from programs import run
 
 import fastattn
 from fastattn import _arrays
@@ -38,6 +39,25 @@ def tensors(rng, dtype=np.float32):
 
 def address(array):
     return array.__array_interface__["data"][0]
+
+
+# ---- import --------------------------------------------------------------------------------------
+
+
+def test_import_needs_numpy_alone():
+    done = run("""
+        import sys, fastattn
+        others = {"torch", "jax", "onnx", "transformers", "flash_attn", "ml_dtypes"}
+        assert not others & set(sys.modules), others & set(sys.modules)
+        assert {"torch", "transformers", "flash_attn"} <= set(dir(fastattn))
+    """)
+    assert done.returncode == 0, done.stderr
+
+
+def test_adapters_are_attributes():
+    pytest.importorskip("torch")
+    done = run("import fastattn; fastattn.torch.attention; fastattn.flash_attn.flash_attn_func")
+    assert done.returncode == 0, done.stderr
 
 
 # ---- the view ------------------------------------------------------------------------------------

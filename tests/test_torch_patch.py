@@ -2,6 +2,8 @@
 """patch_sdpa: what goes to fastattn, what stays with torch, and that nobody sees a difference."""
 
 import contextlib
+import doctest
+import sys
 
 import pytest
 
@@ -235,6 +237,12 @@ def test_both_masks_are_what_torch_makes_of_them(calls, randn):
 # ---- on and off ----------------------------------------------------------------------------------
 
 
+def test_example():
+    module = sys.modules["fastattn.torch._sdpa"]
+    result = doctest.testmod(module)
+    assert result.attempted > 0 and result.failed == 0
+
+
 def test_permanent():
     patch = ft.patch_sdpa()
     try:
@@ -255,6 +263,29 @@ def test_nested_patches(calls, randn):
     second.undo()
     F.scaled_dot_product_attention(q, q, q)
     assert len(calls) == 1
+
+
+def test_patches_of_others(monkeypatch, randn):
+    """What was there before comes back, and what came after stays, but no longer gets ours."""
+    q, others = randn(1, 2, 3, 4), []
+
+    def before(*args, **options):
+        others.append("before")
+        return TORCH(*args, **options)
+
+    def after(*args, **options):
+        return inner(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(F, "scaled_dot_product_attention", before)
+        with ft.patch_sdpa():
+            inner = F.scaled_dot_product_attention
+        assert F.scaled_dot_product_attention is before
+        with ft.patch_sdpa():
+            patch.setattr(F, "scaled_dot_product_attention", after)
+        assert F.scaled_dot_product_attention is after
+        F.scaled_dot_product_attention(q, q, q)
+        assert others == ["before"]
 
 
 def test_fast_path_that_was_off_stays_off():

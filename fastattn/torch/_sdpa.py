@@ -82,9 +82,9 @@ def _matching_heads(query, key, value, enable_gqa):
 
 # ---- in its place --------------------------------------------------------------------------------
 
-_original = F.scaled_dot_product_attention
 _patches = 0  # how many are in force
-_fast_path = True  # what torch.backends.mha said before the first of them
+_original = F.scaled_dot_product_attention  # what was in its place before the first of them
+_fast_path = True  # and what torch.backends.mha said
 
 
 def patch_sdpa():
@@ -116,7 +116,9 @@ class Patch:
     """What `patch_sdpa` did, to be undone; a context manager."""
 
     def __init__(self):
-        global _patches, _fast_path
+        global _patches, _original, _fast_path
+        if _patches == 0 and F.scaled_dot_product_attention is not _routed:
+            _original = F.scaled_dot_product_attention
         if _patches == 0:
             _fast_path = torch.backends.mha.get_fastpath_enabled()
             torch.backends.mha.set_fastpath_enabled(False)
@@ -132,7 +134,8 @@ class Patch:
         self._in_force = False
         _patches -= 1
         if _patches == 0:
-            F.scaled_dot_product_attention = _original
+            if F.scaled_dot_product_attention is _routed:  # nobody else patched it since
+                F.scaled_dot_product_attention = _original
             torch.backends.mha.set_fastpath_enabled(_fast_path)
 
     def __enter__(self):
@@ -152,7 +155,8 @@ def _routed(
         return _by_causal_bias(query, key, value, attn_mask, is_causal, options)
     if torch.is_autocast_enabled("cpu"):
         attn_mask = _autocast(attn_mask)
-    ours = dropout_p == 0.0 and _is_ours(query, key, value, attn_mask, is_causal)
+    ours = _patches > 0 and dropout_p == 0.0
+    ours = ours and _is_ours(query, key, value, attn_mask, is_causal)
     call = scaled_dot_product_attention if ours else _original
     return call(query, key, value, attn_mask=attn_mask, is_causal=is_causal, **options)
 

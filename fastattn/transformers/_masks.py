@@ -9,7 +9,8 @@ A model asks for its mask once for all layers, hands it to each layer as it is, 
 
 where left and right are the window, -1 is unbounded, and causal is right = 0. Some models do take
 the mask apart. Those say so (``allow_is_causal_skip``), and get the table that everybody else would
-get, as does a pattern that is not known here, and what is traced: a graph cannot look at numbers.
+get (as does, by the same word, one query before a static cache: a row). So does a pattern that is
+not known here, and what is traced: a graph cannot look at numbers.
 """
 
 import dataclasses
@@ -33,9 +34,8 @@ class Pattern:
 
     left: int = -1
     right: int = -1
-    sequences: torch.Tensor | None = (
-        None  # (B, L): the sequence of each token, where there are more
-    )
+    # (B, L): which sequence each token belongs to, where there are several.
+    sequences: torch.Tensor | None = None
 
     def __and__(self, other):
         if self.sequences is not None and other.sequences is not None:
@@ -123,9 +123,8 @@ def _runs(visible):
 def _packed(pattern):
     ids = pattern.sequences
     batch, length = ids.shape
-    first = torch.ones(
-        batch, 1, dtype=torch.bool
-    )  # of each row, whatever the row before ended with
+    # A row begins a sequence, whatever the row before it ended with.
+    first = torch.ones(batch, 1, dtype=torch.bool)
     begins = torch.cat([first, ids[:, 1:] != ids[:, :-1]], 1).flatten().nonzero()[:, 0]
     head = torch.tensor([PACKED, pattern.left, pattern.right])
     return torch.cat([head, begins, torch.tensor([batch * length])])[None, :, None, None]
