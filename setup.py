@@ -18,12 +18,15 @@ from setuptools.modified import newer_group
 
 MACHINE = platform.machine().lower()
 X86, ARM = {"x86_64", "amd64"}, {"aarch64", "arm64"}
+# Tiles have to be asked for, which only Linux is asked here.
+TILES = X86 if sys.platform == "linux" else set()
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
 #   ISA        machines   GCC and Clang                                          MSVC
 ISAS = {
     "scalar": (None, ["-fno-tree-vectorize", "-fno-tree-slp-vectorize"], []),
     "avx2": (X86, ["-mavx2", "-mfma", "-mf16c"], ["/arch:AVX2"]),
     "avx512": (X86, ["-mfma", "-mf16c", *AVX512], ["/arch:AVX512"]),
+    "amx": (TILES, ["-mfma", "-mf16c", *AVX512, "-mamx-tile", "-mamx-bf16"], []),
     "neon": (ARM, [], []),
 }
 REALS = ("32", "64")
@@ -60,9 +63,7 @@ class BuildExt(build_ext):
         threads = ["-pthread"] if kind == "unix" and self.has_threads() else []
         if not threads:
             print("fastattn: no POSIX threads and atomics; building a serial library", flush=True)
-        isas = [
-            name for name, (machines, *_) in ISAS.items() if not machines or MACHINE in machines
-        ]
+        isas = [name for name in ISAS if self.can_build(name, kind)]
         have = [(f"FA_HAVE_{name.upper()}", "1") for name in isas]
         have += [("FA_HAVE_THREADS", "1")] if threads else []
         # Timestamps for `python -m fastattn profile`, in objects of their own.
@@ -97,6 +98,22 @@ class BuildExt(build_ext):
                 extra_postargs=flags,
             )
         return target
+
+    def can_build(self, isa, kind):
+        """Whether an instruction set is of this machine, and known to the compiler."""
+        machines, *flags = ISAS[isa]
+        if machines is not None and MACHINE not in machines:
+            return False
+        flags = flags[kind == "msvc"]
+        with tempfile.TemporaryDirectory() as directory:
+            source = Path(directory, "probe.c")
+            source.write_text("int probe;\n")
+            try:
+                self.compiler.compile([str(source)], output_dir=directory, extra_postargs=flags)
+            except CompileError:
+                print(f"fastattn: the compiler does not know {isa}; building without", flush=True)
+                return False
+        return True
 
     def has_threads(self):
         """Whether a program with POSIX threads and C11 atomics compiles and links.

@@ -12,7 +12,7 @@ import numpy as np
 cimport numpy as cnp
 from fastattn.capi cimport (
     FA_BFLOAT16, FA_BOOL, FA_FLOAT8_E4M3, FA_FLOAT8_E5M2, FA_FLOAT16, FA_FLOAT32, FA_FLOAT64,
-    FA_INT8, FA_MAX_LEAD, FA_NO_MEMORY, FA_OK, FA_UNSUPPORTED_ISA,
+    FA_HIGH, FA_HIGHEST, FA_INT8, FA_MAX_LEAD, FA_MEDIUM, FA_NO_MEMORY, FA_OK, FA_UNSUPPORTED_ISA,
     fa_args, fa_attention, fa_attention_weights, fa_dtype, fa_has_threads, fa_isa_default,
     fa_isa_missing, fa_isa_name, fa_max_threads, fa_status, fa_tensor,
 )
@@ -29,6 +29,8 @@ cdef dict DTYPES = {
     "bfloat16": FA_BFLOAT16, "int8": FA_INT8, "float8_e4m3fn": FA_FLOAT8_E4M3,
     "float8_e5m2": FA_FLOAT8_E5M2,
 }
+
+cdef dict PRECISIONS = {"highest": FA_HIGHEST, "high": FA_HIGH, "medium": FA_MEDIUM}
 
 
 cdef inline void describe(fa_tensor *tensor, cnp.ndarray array, int lead) noexcept:
@@ -177,6 +179,7 @@ cdef int describe_options(fa_args *args, problem, int threads, const char *isa) 
         args.lse = cnp.PyArray_DATA(lse)
     args.threads = threads
     args.isa = isa
+    args.precision = PRECISIONS[problem.precision]
     return 0
 
 

@@ -23,6 +23,11 @@ cdef extern from "fastattn.h" nogil:
         FA_FLOAT8_E4M3
         FA_FLOAT8_E5M2
 
+    ctypedef enum fa_precision:
+        FA_HIGHEST
+        FA_HIGH
+        FA_MEDIUM
+
     ctypedef struct fa_tensor:
         void *data
         int64_t lead[6]
@@ -71,6 +76,7 @@ cdef extern from "fastattn.h" nogil:
         const double *sinks
         int threads
         const char *isa
+        fa_precision precision
 
     fa_status fa_attention(const fa_args *args)
     fa_status fa_attention_weights(const fa_args *args)

@@ -19,15 +19,19 @@ static void run_task(void *context, int64_t task, int thread)
     FA_ENTER(thread);
     fa_worker_start(&worker, plan, task, thread);
     FA_MARK(FA_STAGE_PACK);
-    for (int64_t block = worker.block_begin; block < worker.block_end; ++block) {
-        if (block % worker.sequence.chunk_blocks == 0 && !plan->split)
-            fa_worker_next_chunk(&worker, block / worker.sequence.chunk_blocks);
+    for (int64_t begin = worker.block_begin; begin < worker.block_end;) {
+        const int64_t end = fa_worker_load_end(&worker, begin);
+        if (begin % worker.sequence.chunk_blocks == 0 && !plan->split)
+            fa_worker_next_chunk(&worker, begin / worker.sequence.chunk_blocks);
         FA_MARK(FA_STAGE_MERGE);
-        fa_worker_load(&worker, block);
+        fa_worker_load(&worker, begin, end);
         FA_MARK(FA_STAGE_LOAD);
         for (int tile = 0; tile < worker.share.tiles; ++tile)
-            fa_worker_update(&worker, tile, block);
+            for (int64_t block = begin; block < end; ++block)
+                fa_worker_update(&worker, tile, block);
+        begin = end;
     }
+    fa_worker_stop(&worker);
     if (plan->split) {
         fa_worker_keep(&worker);
         FA_MARK(FA_STAGE_MERGE);

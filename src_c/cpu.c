@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: MIT */
+#if defined(__linux__)
+#define _GNU_SOURCE /* syscall */
+#endif
 #include "cpu.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
 const char *fa_cpu_lacks_nothing(void) { return NULL; }
+int fa_cpu_permits_all(void) { return 1; }
 
 #if defined(__x86_64__) || defined(_M_X64)
 
@@ -65,7 +69,41 @@ const char *fa_cpu_lacks_avx512(void)
     return NULL;
 }
 
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* arch_prctl: which extended states a process may ask for, and asking (Linux 5.16). */
+enum { GET_STATES = 0x1021, ASK_FOR_STATE = 0x1023, TILE_DATA = 18 };
+
+static int system_knows_tiles(void)
+{
+    uint64_t states = 0;
+    return !syscall(SYS_arch_prctl, GET_STATES, &states) && states >> TILE_DATA & 1;
+}
+
+int fa_cpu_permits_amx(void) { return !syscall(SYS_arch_prctl, ASK_FOR_STATE, TILE_DATA); }
+#else
+static int system_knows_tiles(void) { return 0; }
+int fa_cpu_permits_amx(void) { return 0; }
+#endif
+
+const char *fa_cpu_lacks_amx(void)
+{
+    enum { EDX = 3 };
+    uint32_t leaf7[4];
+    cpuid(7, leaf7);
+    if (fa_cpu_lacks_avx512()) return fa_cpu_lacks_avx512();
+    if (!(leaf7[EDX] & BIT(24)) || !(leaf7[EDX] & BIT(22)))
+        return "the CPU has no AMX (tile, bf16)";
+    if (!saves(0x600e6)) return "the operating system does not save AMX tiles";
+    if (!system_knows_tiles()) return "the operating system does not give tiles to processes";
+    return NULL;
+}
+
 #else
 const char *fa_cpu_lacks_avx2(void) { return "not an x86-64 machine"; }
 const char *fa_cpu_lacks_avx512(void) { return "not an x86-64 machine"; }
+const char *fa_cpu_lacks_amx(void) { return "not an x86-64 machine"; }
+int fa_cpu_permits_amx(void) { return 0; }
 #endif

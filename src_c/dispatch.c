@@ -11,25 +11,32 @@
 FA_DECLARE(scalar)
 FA_DECLARE(avx2)
 FA_DECLARE(avx512)
+FA_DECLARE(amx)
 FA_DECLARE(neon)
 
 typedef struct {
     const char *name;
     const char *(*missing)(void);
+    int (*permitted)(void); /* asks the system, for the whole process */
     const fa_kernels *f32, *f64;
 } fa_isa;
 
 /* Ascending: the last one that can run here is the default. */
 static const fa_isa ISAS[] = {
-    {"scalar", fa_cpu_lacks_nothing, &fa_kernels_scalar_f32, &fa_kernels_scalar_f64},
+    {"scalar", fa_cpu_lacks_nothing, fa_cpu_permits_all, &fa_kernels_scalar_f32,
+     &fa_kernels_scalar_f64},
 #if defined(FA_HAVE_AVX2)
-    {"avx2", fa_cpu_lacks_avx2, &fa_kernels_avx2_f32, &fa_kernels_avx2_f64},
+    {"avx2", fa_cpu_lacks_avx2, fa_cpu_permits_all, &fa_kernels_avx2_f32, &fa_kernels_avx2_f64},
 #endif
 #if defined(FA_HAVE_AVX512)
-    {"avx512", fa_cpu_lacks_avx512, &fa_kernels_avx512_f32, &fa_kernels_avx512_f64},
+    {"avx512", fa_cpu_lacks_avx512, fa_cpu_permits_all, &fa_kernels_avx512_f32,
+     &fa_kernels_avx512_f64},
+#endif
+#if defined(FA_HAVE_AMX)
+    {"amx", fa_cpu_lacks_amx, fa_cpu_permits_amx, &fa_kernels_amx_f32, &fa_kernels_amx_f64},
 #endif
 #if defined(FA_HAVE_NEON)
-    {"neon", fa_cpu_lacks_nothing, &fa_kernels_neon_f32, &fa_kernels_neon_f64},
+    {"neon", fa_cpu_lacks_nothing, fa_cpu_permits_all, &fa_kernels_neon_f32, &fa_kernels_neon_f64},
 #endif
 };
 enum { ISA_COUNT = sizeof ISAS / sizeof *ISAS };
@@ -50,7 +57,8 @@ static int available(int index)
 {
     enum { UNKNOWN, YES, NO };
     static volatile unsigned char known[ISA_COUNT];
-    if (known[index] == UNKNOWN) known[index] = ISAS[index].missing() ? NO : YES;
+    if (known[index] == UNKNOWN)
+        known[index] = ISAS[index].missing() || !ISAS[index].permitted() ? NO : YES;
     return known[index] == YES;
 }
 

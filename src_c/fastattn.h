@@ -56,6 +56,12 @@ typedef enum {
     FA_FLOAT8_E5M2
 } fa_dtype;
 
+typedef enum {
+    FA_HIGHEST, /* float32-exact */
+    FA_HIGH,    /* about 16 bits */
+    FA_MEDIUM   /* about 8 bits */
+} fa_precision;
+
 /* A tensor (lead..., heads, sequence, feature); strides in bytes, zero and negative allowed. */
 typedef struct {
     void *data;
@@ -104,6 +110,8 @@ typedef struct {
 
     int threads;     /* 0: fa_max_threads() */
     const char *isa; /* NULL: FASTATTN_ISA of the environment, or the best there is */
+
+    fa_precision precision; /* the least that float32 is computed with */
 } fa_args;
 
 FA_API fa_status fa_attention(const fa_args *args);

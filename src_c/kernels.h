@@ -24,6 +24,7 @@
 enum {
     FA_TILE_PADDING = 12, /* kernels look so far past the last key of a block, */
     FA_KEY_PADDING = 48,  /* and those of thin tiles so far */
+    FA_PANEL_ALIGN = 32,  /* panels hold a multiple of it, of keys and of features */
     FA_MAX_WIDTH = 64     /* rows of a tile on any instruction set, at most */
 };
 
@@ -55,6 +56,10 @@ typedef struct {
     void *o;             /* unnormalised output */
     void *m, *l;         /* [width] running maximum and sum */
     void *s;             /* scratch for scores, then probabilities */
+    /* For the matrix unit: */
+    void *q_panels; /* unscaled queries as pieces; NULL: the tile goes without it */
+    void *p;        /* scratch for probabilities as pieces */
+    double factor;  /* of scores of pieces */
 } fa_tile;
 
 /* How the scores of a block differ from plain scaled products. NULL members do not apply. */
@@ -78,8 +83,31 @@ typedef struct {
     fa_storage storage;
     int first; /* the rows come from memory: no tile has used them just now */
     const float *k_scales, *v_scales;
+    const void *k_panels, *v_panels; /* as pieces, from key panel_begin on; or NULL */
+    int panel_begin;                 /* a multiple of FA_PANEL_ALIGN */
     const fa_modifiers *modifiers;
 } fa_block;
+
+/* Wide tiles on a matrix unit, which multiplies bfloat16: a number is the sum of so many of them.
+ * A tile and a block whose numbers pieces carry have panels; all others, and all other stages, are
+ * what the rest of the table has for them: state and output of a tile lie as they always do. */
+typedef struct {
+    int pieces;
+    int max_vectors, key_block;
+    int min_rows;   /* of a sequence: below, the other kernels are the faster ones */
+    int load_keys;  /* packed at a time, of several blocks */
+    int chunk_keys; /* of a state */
+    /* Bytes of the panels of so many rows of q, k or v, and of p. */
+    int64_t (*panel_bytes)(int64_t rows, int64_t depth);
+    /* Rows [count] as they are stored; 0 if pieces do not carry some number. */
+    int (*pack_queries)(fa_tile *tile, fa_storage storage, const void *const *rows, int count);
+    /* block->k and v, of block->storage and times its scales, to its panels; likewise. */
+    int (*pack_keys)(const fa_tile *tile, const fa_block *block, void *k_panels, void *v_panels);
+    void (*update)(fa_tile *tile, const fa_block *block);
+    /* On each thread around all of the above. */
+    void (*enter)(void);
+    void (*leave)(void);
+} fa_matrix;
 
 typedef struct fa_kernels {
     const char *isa;
@@ -102,6 +130,8 @@ typedef struct fa_kernels {
     void (*finish)(const fa_tile *tile, void *const *rows, int count);
     /* rows[r][j] = exp2(s - m) / l with the final m and l of an earlier walk over all blocks. */
     void (*weigh)(fa_tile *tile, const fa_block *block, void *const *rows, int count);
+
+    const fa_matrix *matrix; /* [3], for 1, 2 and 3 pieces; or NULL */
 
     /* Between storage and the type of the table; float64 tables know FA_REAL only.
      * Rows [count] of so many columns, times [count] scales or NULL, to contiguous rows. */

@@ -41,6 +41,19 @@ static int valid_types(const fa_args *args)
     return q == FA_FLOAT32 && (kv == FA_FLOAT16 || kv == FA_BFLOAT16);
 }
 
+/* How many bfloat16 carry what is asked for: all of float32, or 16 or 8 bits of it; float16 in two.
+ * Stored bytes are bfloat16 numbers until they are scaled. */
+static const fa_matrix *matrix_for(const fa_plan *plan)
+{
+    const fa_args *args = plan->args;
+    const int scaled = args->k_scale.data || args->v_scale.data;
+    int pieces = args->precision == FA_MEDIUM ? 1 : args->precision == FA_HIGH ? 2 : 3;
+    if (args->dtype == FA_FLOAT16) pieces = 2;
+    if (args->dtype == FA_BFLOAT16) pieces = scaled ? 2 : 1;
+    if (!plan->kernels->matrix || plan->weights) return NULL;
+    return &plan->kernels->matrix[pieces - 1];
+}
+
 /* ---- sequences ---- */
 
 fa_sequence fa_plan_sequence(const fa_plan *plan, int64_t index)
@@ -50,7 +63,7 @@ fa_sequence fa_plan_sequence(const fa_plan *plan, int64_t index)
         fa_sequence_move(plan->args, &sequence, index);
         return sequence;
     }
-    return fa_sequence_at(plan->args, plan->kernels, index);
+    return fa_sequence_at(plan->args, plan->kernels, plan->matrix, index);
 }
 
 void fa_set_rows(fa_rows *rows, const fa_plan *plan, const fa_tensor *tensor,
@@ -92,7 +105,8 @@ static void plan_copies(fa_plan *plan)
 {
     const fa_args *args = plan->args;
     const fa_storage q = plan->q_storage, kv = plan->kv_storage;
-    plan->q_copied = q != FA_REAL || scattered(plan, &args->q, args->depth, q);
+    plan->q_scattered = scattered(plan, &args->q, args->depth, q);
+    plan->q_copied = q != FA_REAL || plan->q_scattered;
     plan->kv_widened = kv != FA_REAL || args->k_scale.data || args->v_scale.data;
     plan->k_scattered = scattered(plan, &args->k, args->depth, kv);
     if (plan->weights) return;
@@ -133,6 +147,7 @@ static int valid(const fa_args *args, int weights)
     if (args->block_table && (args->page_keys < 1 || args->table_width < 0)) return 0;
     if (args->cu_q && (args->lead_rank || args->mask.data || weights)) return 0;
     if (args->cu_q && !args->cu_k && !args->block_table) return 0;
+    if (args->precision < FA_HIGHEST || args->precision > FA_MEDIUM) return 0;
     return args->left >= -1 && args->right >= -1 && args->softcap >= 0;
 }
 
@@ -191,7 +206,8 @@ fa_status fa_plan_make(fa_plan *plan, const fa_args *given, int weights)
     for (int shift = 0; shift < 32; ++shift)
         if (args->page_keys == (int64_t)1 << shift) plan->page_shift = shift;
     plan_copies(plan);
-    plan->model = fa_sequence_at(args, plan->kernels, 0);
+    plan->matrix = matrix_for(plan);
+    plan->model = fa_sequence_at(args, plan->kernels, plan->matrix, 0);
     if (!valid_sequences(plan)) return FA_INVALID;
     fa_plan_tasks(plan);
     const fa_status status = allocate(plan);

@@ -11,7 +11,7 @@
 #include "sequence.h"
 #include "source.h"
 
-enum { FA_MAX_TILES = 8 }; /* of a task */
+enum { FA_MAX_TILES = 16 }; /* of a task */
 
 /* What of the call's tasks belongs to one sequence. */
 typedef struct {
@@ -24,9 +24,11 @@ typedef struct {
     fa_args own; /* the caller's arguments, in today's layout */
     const fa_args *args;
     const fa_kernels *kernels;
+    const fa_matrix *matrix;          /* NULL: none here, or of no use for these types */
     int weights;                      /* the table of weights is wanted, not the output */
     fa_storage q_storage, kv_storage; /* of q and out; of k and v */
     int q_copied, out_copied;         /* wherever kernels cannot use the rows themselves */
+    int q_scattered;                  /* elements apart */
     int k_scattered, v_scattered;     /* elements apart */
     int kv_widened;                   /* for wide tiles */
     int64_t group;                    /* query heads of a kv head */

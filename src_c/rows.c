@@ -68,22 +68,52 @@ static void send_row(const fa_worker *worker, const fa_rows *target, const void 
 
 /* ---- queries and outputs ---- */
 
-void fa_worker_pack(fa_worker *worker, fa_worker_tile *tile)
+/* worker->rows = the tile's queries, as they lie or copied in the type of the kernels. */
+static void point_queries(fa_worker *worker, const fa_worker_tile *tile, int copied)
 {
     const fa_plan *plan = worker->plan;
     const fa_args *args = plan->args;
-    const double factor = args->softcap > 0 ? args->scale / args->softcap : args->scale * FA_LOG2E;
     fa_worker_point(worker, tile, &args->q, tile->rows.rows, worker->rows);
-    if (plan->q_copied) {
-        fa_rows source;
-        fa_set_rows(&source, plan, &args->q, &worker->sequence, 0, args->depth, plan->q_storage);
-        char *copy = worker->copy;
-        for (int r = 0; r < tile->rows.rows; ++r, copy += args->depth * plan->kernels->real_size) {
-            bring_row(worker, &source, worker->rows[r], NULL, copy);
-            worker->rows[r] = copy;
-        }
+    if (!copied) return;
+    fa_rows source;
+    fa_set_rows(&source, plan, &args->q, &worker->sequence, 0, args->depth, plan->q_storage);
+    char *copy = worker->copy;
+    for (int r = 0; r < tile->rows.rows; ++r, copy += args->depth * plan->kernels->real_size) {
+        bring_row(worker, &source, worker->rows[r], NULL, copy);
+        worker->rows[r] = copy;
     }
-    plan->kernels->pack(&tile->state, (const void *const *)worker->rows, tile->rows.rows, factor);
+}
+
+static double score_factor(const fa_args *args)
+{
+    return args->softcap > 0 ? args->scale / args->softcap : args->scale * FA_LOG2E;
+}
+
+void fa_worker_pack_rows(fa_worker *worker, fa_worker_tile *tile)
+{
+    const fa_plan *plan = worker->plan;
+    point_queries(worker, tile, plan->q_copied);
+    plan->kernels->pack(&tile->state, (const void *const *)worker->rows, tile->rows.rows,
+                        score_factor(plan->args));
+    tile->packed = 1;
+}
+
+void fa_worker_pack(fa_worker *worker, fa_worker_tile *tile)
+{
+    const fa_plan *plan = worker->plan;
+    const fa_matrix *matrix = worker->sequence.matrix;
+    fa_tile *state = &tile->state;
+    if (matrix) {
+        const fa_storage storage = plan->q_scattered ? FA_REAL : plan->q_storage;
+        point_queries(worker, tile, plan->q_scattered);
+        state->q_panels = tile->q_panels;
+        state->factor = score_factor(plan->args);
+        if (matrix->pack_queries(state, storage, (const void *const *)worker->rows,
+                                 tile->rows.rows))
+            return;
+    }
+    state->q_panels = NULL;
+    fa_worker_pack_rows(worker, tile);
 }
 
 static void write_lse(const fa_worker *worker, const fa_worker_tile *tile)

@@ -41,7 +41,23 @@ void fa_sequence_move(const fa_args *args, fa_sequence *sequence, int64_t index)
     place(args, sequence);
 }
 
-fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, int64_t index)
+/* Tiles, blocks and chunks. */
+static void cut(const fa_args *args, const fa_kernels *kernels, fa_sequence *sequence, int64_t rows)
+{
+    const fa_matrix *matrix = sequence->matrix;
+    const int vectors = matrix ? matrix->max_vectors : kernels->max_vectors;
+    const int group_rows = args->mask.data ? MASK_BLOCK : 0;
+    const int chunk_keys = matrix ? matrix->chunk_keys : CHUNK_KEYS;
+    sequence->tiling = fa_tile_up(rows, kernels->lanes, vectors, group_rows);
+    sequence->key_block = matrix ? matrix->key_block : kernels->key_block;
+    if (args->mask.data && sequence->key_block > MASK_BLOCK) sequence->key_block = MASK_BLOCK;
+    sequence->load_blocks = matrix ? matrix->load_keys / sequence->key_block : 1;
+    sequence->chunk_blocks = chunk_keys / sequence->key_block;
+    if (sequence->chunk_blocks < 1) sequence->chunk_blocks = 1;
+}
+
+fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, const fa_matrix *matrix,
+                           int64_t index)
 {
     fa_sequence sequence = {.index = index, .queries = args->queries, .keys = args->keys};
     if (args->cu_q) {
@@ -55,13 +71,9 @@ fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, int64
     }
     if (args->block_table) sequence.keys = args->table_width * args->page_keys;
     const int64_t rows = args->q_heads / args->kv_heads * sequence.queries;
-    sequence.tiling =
-        fa_tile_up(rows, kernels->lanes, kernels->max_vectors, args->mask.data ? MASK_BLOCK : 0);
     sequence.thin = rows <= kernels->thin_rows;
-    sequence.key_block = kernels->key_block;
-    if (args->mask.data && sequence.key_block > MASK_BLOCK) sequence.key_block = MASK_BLOCK;
-    sequence.chunk_blocks = CHUNK_KEYS / sequence.key_block;
-    if (sequence.chunk_blocks < 1) sequence.chunk_blocks = 1;
+    if (matrix && rows >= matrix->min_rows) sequence.matrix = matrix;
+    cut(args, kernels, &sequence, rows);
     place(args, &sequence);
     return sequence;
 }

@@ -22,12 +22,16 @@ typedef struct {
     fa_tiling tiling;
     int thin; /* its rows are one thin tile */
     int key_block, chunk_blocks;
+    int load_blocks;         /* whose rows are brought at a time */
+    const fa_matrix *matrix; /* what its tiles are updated with; NULL: the table itself */
     int64_t chunks;
 } fa_sequence;
 
 int64_t fa_sequence_count(const fa_args *args);
 
-fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, int64_t index);
+/* matrix: what to use where it is faster, or NULL. */
+fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, const fa_matrix *matrix,
+                           int64_t index);
 
 /* Turn a sequence into sequence `index`, where all are of one shape (cu_q NULL): little work. */
 void fa_sequence_move(const fa_args *args, fa_sequence *sequence, int64_t index);

@@ -21,8 +21,7 @@ static layout layout_of(const fa_plan *plan, const fa_sequence *sequence)
     at.l = at.m + fa_line(width * size);
     at.o = at.l + fa_line(width * size);
     at.bytes = at.o;
-    at.bytes += fa_line(sequence->thin ? sequence->tiling.rows * padded * size
-                                       : width * plan->value_depth * size);
+    at.bytes += fa_line((sequence->thin ? sequence->tiling.rows : width) * padded * size);
     return at;
 }
 

@@ -6,11 +6,16 @@
 #include "parallel.h"
 #include "plan.h"
 
+/* How large a task is. */
+static const struct sizes {
+    int64_t bytes; /* of packed queries and outputs, at most: they stay in the second-level cache */
+    int tiles;     /* at most */
+    int per_thread; /* so many tasks, or the last one to finish is long alone */
+} SIZES = {256 * 1024, 8, 16},
+  /* Every task packs its keys, which must be worth it; caches are large where such units are. */
+    MATRIX_SIZES = {1024 * 1024, FA_MAX_TILES, 4};
+
 enum {
-    /* Packed queries and outputs of a task stay in the second-level cache. */
-    TASK_BYTES = 256 * 1024,
-    /* Enough tasks per thread that the last one to finish is not long alone. */
-    TASKS_PER_THREAD = 16,
     /* Of all chunks together; beyond it, rather fewer tasks. */
     STATE_BYTES = 32 * 1024 * 1024,
 };
@@ -44,6 +49,7 @@ void fa_plan_tasks(fa_plan *plan)
     const fa_kernels *kernels = plan->kernels;
     const int64_t tile_bytes = (int64_t)kernels->max_vectors * kernels->lanes *
                                (args->depth + 2 * plan->value_depth) * kernels->real_size;
+    const struct sizes *of = plan->matrix ? &MATRIX_SIZES : &SIZES;
     double work = 0, cost = 0, longest = 0;
     int64_t tiles = 0, most_tiles = 0;
     for (int64_t n = 0; n < plan->sequences; ++n) {
@@ -55,10 +61,10 @@ void fa_plan_tasks(fa_plan *plan)
     work *= (double)(args->depth + args->value_depth);
     plan->threads = work < SERIAL_WORK ? 1 : fa_threads_for(args->threads);
 
-    tiles /= (int64_t)plan->threads * TASKS_PER_THREAD;
-    if (plan->threads == 1 || tiles > FA_MAX_TILES) tiles = FA_MAX_TILES;
+    tiles /= (int64_t)plan->threads * of->per_thread;
+    if (plan->threads == 1 || tiles > of->tiles) tiles = of->tiles;
     if (tiles > most_tiles) tiles = most_tiles;
-    if (tiles > TASK_BYTES / tile_bytes) tiles = TASK_BYTES / tile_bytes;
+    if (tiles > of->bytes / tile_bytes) tiles = of->bytes / tile_bytes;
     if (tiles < 1) tiles = 1;
     const int64_t parts = (most_tiles + tiles - 1) / tiles; /* as even as can be */
     plan->tiles = parts ? (int)((most_tiles + parts - 1) / parts) : 1;
@@ -74,7 +80,7 @@ void fa_plan_tasks(fa_plan *plan)
         if (sequence.chunks > chunks) chunks = sequence.chunks;
         states += fa_state_bytes(plan, &sequence) * own * args->kv_heads * sequence.chunks;
     }
-    const double share = cost / (plan->threads * (TASKS_PER_THREAD / 2.0));
+    const double share = cost / (plan->threads * (of->per_thread / 2.0));
     const int together = thin == plan->sequences && heads_lie_together(args);
     plan->split = plan->threads > 1 && chunks > 1 && (longest > share || together) &&
                   states <= STATE_BYTES && !plan->weights;

@@ -24,7 +24,7 @@ static void *take(arena *from, int64_t bytes)
 
 static int64_t padded(int64_t depth, int lanes) { return (depth + lanes - 1) / lanes * lanes; }
 
-static void take_tile(fa_worker_tile *tile, const fa_plan *plan, arena *from, void *s)
+static void take_tile(fa_worker_tile *tile, const fa_plan *plan, arena *from, void *s, void *p)
 {
     const fa_kernels *kernels = plan->kernels;
     const int64_t size = kernels->real_size;
@@ -32,9 +32,11 @@ static void take_tile(fa_worker_tile *tile, const fa_plan *plan, arena *from, vo
     const int64_t depth = plan->args->depth, value_depth = plan->value_depth;
     fa_tile *both[] = {&tile->state, &tile->past};
     void *q = take(from, padded(depth, kernels->lanes) * width * size);
+    tile->q_panels = NULL;
+    if (plan->matrix) tile->q_panels = take(from, plan->matrix->panel_bytes(width, depth));
     for (int n = 0; n < 2; ++n) {
         fa_tile *state = both[n];
-        *state = (fa_tile){.depth = depth, .value_depth = value_depth, .s = s, .q = q};
+        *state = (fa_tile){.depth = depth, .value_depth = value_depth, .s = s, .p = p, .q = q};
         state->o = take(from, padded(value_depth, kernels->lanes) * width * size);
         state->m = take(from, width * size);
         state->l = take(from, width * size);
@@ -44,12 +46,19 @@ static void take_tile(fa_worker_tile *tile, const fa_plan *plan, arena *from, vo
 static void take_all(fa_worker *worker, const fa_plan *plan, arena *from)
 {
     const fa_kernels *kernels = plan->kernels;
-    const int64_t size = kernels->real_size, keys = kernels->key_block + FA_KEY_PADDING;
+    const fa_matrix *matrix = plan->matrix;
+    const int64_t size = kernels->real_size;
     const int64_t width = (int64_t)kernels->max_vectors * kernels->lanes;
+    const int64_t block = matrix ? matrix->key_block : kernels->key_block;
+    const int64_t keys = (matrix ? matrix->load_keys : kernels->key_block) + FA_KEY_PADDING;
     const int64_t depth = plan->args->depth, value_depth = plan->value_depth;
     const int64_t deepest = depth > value_depth ? depth : value_depth;
-    void *s = take(from, keys * width * size);
-    for (int tile = 0; tile < plan->tiles; ++tile) take_tile(&worker->tile[tile], plan, from, s);
+    void *s = take(from, (block + FA_KEY_PADDING) * width * size);
+    void *p = matrix ? take(from, matrix->panel_bytes(block, width)) : NULL;
+    for (int tile = 0; tile < plan->tiles; ++tile) take_tile(&worker->tile[tile], plan, from, s, p);
+    worker->k_panels = matrix ? take(from, matrix->panel_bytes(matrix->load_keys, depth)) : NULL;
+    worker->v_panels =
+        matrix ? take(from, matrix->panel_bytes(matrix->load_keys, value_depth)) : NULL;
     worker->k_rows = take(from, keys * (int64_t)sizeof(void *));
     worker->v_rows = take(from, keys * (int64_t)sizeof(void *));
     worker->mask_rows = take(from, width * (int64_t)sizeof(void *));
@@ -91,6 +100,7 @@ static void place_tile(fa_worker *worker, fa_worker_tile *tile, int64_t index)
                             fa_query_of(worker, row_end - 1) + 1);
     tile->state.vectors = tile->rows.vectors;
     tile->state.thin = sequence->thin ? tile->rows.rows : 0;
+    tile->packed = 0;
     tile->states = NULL;
     if (plan->map.states)
         tile->states = fa_blockmap_row(&plan->map, sequence->index, worker->share.kv_head, index);
@@ -107,7 +117,8 @@ static void prepare(fa_worker *worker, const fa_plan *plan, int thread)
     take_all(worker, plan, &scratch);
     const fa_sequence *sequence = &worker->sequence;
     const int scattered = plan->k_scattered || plan->v_scattered;
-    const int widened = plan->kv_widened && (!sequence->thin || scattered);
+    const int wide = !sequence->thin && !sequence->matrix;
+    const int widened = plan->kv_widened && (wide || scattered);
     worker->k_copied = plan->k_scattered || widened;
     worker->v_copied = plan->v_scattered || widened;
     fa_set_rows(&worker->k, plan, &args->k, sequence, kv_head, args->depth, storage);
@@ -142,6 +153,12 @@ void fa_worker_start(fa_worker *worker, const fa_plan *plan, int64_t task, int t
         worker->block_begin = larger(worker->block_begin, first);
         worker->block_end = smaller(worker->block_end, first + worker->sequence.chunk_blocks);
     }
+    if (worker->sequence.matrix) worker->sequence.matrix->enter();
+}
+
+void fa_worker_stop(fa_worker *worker)
+{
+    if (worker->sequence.matrix) worker->sequence.matrix->leave();
 }
 
 void fa_worker_resume(fa_worker *worker, const fa_plan *plan, int64_t part, int thread)
@@ -153,58 +170,115 @@ void fa_worker_resume(fa_worker *worker, const fa_plan *plan, int64_t part, int 
 
 /* ---- one block ---- */
 
-/* Only keys that exist for this sequence are touched; rows [first_key, key_end). */
-void fa_worker_load(fa_worker *worker, int64_t block)
+static void bring(fa_worker *worker, int64_t end, int k_copied, int v_copied)
 {
     const fa_plan *plan = worker->plan;
-    const fa_positions *positions = &worker->sequence.positions;
-    const int64_t key_block = worker->sequence.key_block, begin = block * key_block;
-    const int64_t from = larger(begin, positions->begin);
-    const int64_t to = smaller(begin + key_block, positions->end);
-    const int64_t end = smaller(worker->block_end * key_block, positions->end);
-    const int count = (int)(to - from);
-    worker->first_key = from;
-    worker->key_end = to;
-    worker->block_used = 0;
-    if (plan->args->k_scale.data) fa_worker_scales(&worker->k_scale, from, count, worker->k_scales);
-    fa_worker_bring(worker, &worker->k, from, count, end,
-                    plan->args->k_scale.data ? worker->k_scales : NULL,
-                    worker->k_copied ? worker->k_copy : NULL, worker->k_rows);
+    const float *k_scales = plan->args->k_scale.data ? worker->k_scales : NULL;
+    const float *v_scales = plan->args->v_scale.data ? worker->v_scales : NULL;
+    const int64_t from = worker->first_key, skipped = from - worker->first_row;
+    const int count = (int)(worker->key_end - from);
+    if (k_scales) fa_worker_scales(&worker->k_scale, from, count, worker->k_scales + skipped);
+    fa_worker_bring(worker, &worker->k, from, count, end, k_scales ? k_scales + skipped : NULL,
+                    k_copied ? worker->k_copy : NULL, worker->k_rows + skipped);
     if (plan->weights) return;
-    if (plan->args->v_scale.data) fa_worker_scales(&worker->v_scale, from, count, worker->v_scales);
-    fa_worker_bring(worker, &worker->v, from, count, end,
-                    plan->args->v_scale.data ? worker->v_scales : NULL,
-                    worker->v_copied ? worker->v_copy : NULL, worker->v_rows);
+    if (v_scales) fa_worker_scales(&worker->v_scale, from, count, worker->v_scales + skipped);
+    fa_worker_bring(worker, &worker->v, from, count, end, v_scales ? v_scales + skipped : NULL,
+                    v_copied ? worker->v_copy : NULL, worker->v_rows + skipped);
+}
+
+/* The keys at hand as panels. In rows before the first key stands that key: no query sees them. */
+static void load_panels(fa_worker *worker)
+{
+    const fa_plan *plan = worker->plan;
+    const int skipped = (int)(worker->first_key - worker->first_row);
+    for (int n = 0; n < skipped; ++n) {
+        worker->k_rows[n] = worker->k_rows[skipped];
+        worker->v_rows[n] = worker->v_rows[skipped];
+        if (plan->args->k_scale.data) worker->k_scales[n] = worker->k_scales[skipped];
+        if (plan->args->v_scale.data) worker->v_scales[n] = worker->v_scales[skipped];
+    }
+    fa_block all = {.k = worker->k_rows, .v = worker->v_rows};
+    all.keys = (int)(worker->key_end - worker->first_row);
+    if (!worker->k_copied) {
+        all.storage = plan->kv_storage;
+        all.k_scales = plan->args->k_scale.data ? worker->k_scales : NULL;
+        all.v_scales = plan->args->v_scale.data ? worker->v_scales : NULL;
+    }
+    worker->panels = worker->sequence.matrix->pack_keys(&worker->tile[0].state, &all,
+                                                        worker->k_panels, worker->v_panels);
+}
+
+int64_t fa_worker_load_end(const fa_worker *worker, int64_t block)
+{
+    const int64_t blocks = worker->sequence.load_blocks;
+    return smaller((block / blocks + 1) * blocks, worker->block_end);
+}
+
+/* Only keys that exist for this sequence are touched: rows [first_key, key_end). */
+void fa_worker_load(fa_worker *worker, int64_t block, int64_t last)
+{
+    const fa_positions *positions = &worker->sequence.positions;
+    const int64_t key_block = worker->sequence.key_block;
+    const int64_t end = smaller(worker->block_end * key_block, positions->end);
+    worker->first_key = worker->first_row = larger(block * key_block, positions->begin);
+    worker->key_end = smaller(last * key_block, positions->end);
+    worker->block_used = 0;
+    if (worker->sequence.matrix) worker->first_row -= worker->first_row % FA_PANEL_ALIGN;
+    bring(worker, end, worker->k_copied, worker->v_copied);
+    worker->widened = !worker->plan->kv_widened || worker->k_copied;
+    if (worker->sequence.matrix) load_panels(worker);
 }
 
 /* The part of a block that a tile needs; 0 keys: none. Keys that no row of the tile may see add
- * exactly nothing, so leaving them out does not change a bit. */
+ * exactly nothing, so leaving them out, or in, does not change a bit. */
 static fa_block block_of(fa_worker *worker, const fa_worker_tile *tile, int64_t block,
                          int64_t *first)
 {
-    const int64_t from = larger(tile->span.begin, worker->first_key);
-    const int64_t to = smaller(tile->span.end, worker->key_end);
+    const int64_t key_block = worker->sequence.key_block;
+    const int64_t earliest = larger(worker->first_key, block * key_block);
+    int64_t from = larger(tile->span.begin, earliest);
+    const int64_t to = smaller(smaller(tile->span.end, worker->key_end), (block + 1) * key_block);
     const int state = tile->states ? tile->states[block] : FA_BLOCK_FULL;
     fa_block part = {0};
-    *first = from;
     if (from >= to || state == FA_BLOCK_SKIP) return part;
+    if (worker->sequence.matrix) from -= from % FA_PANEL_ALIGN;
+    *first = from;
     part.keys = (int)(to - from);
-    const int64_t skipped = from - worker->first_key;
+    const int64_t skipped = from - worker->first_row;
     part.k = worker->k_rows + skipped;
     part.v = worker->v_rows + skipped;
-    if (worker->plan->kv_widened && !worker->k_copied) {
+    if (worker->plan->kv_widened && !worker->k_copied && worker->sequence.thin) {
         part.storage = worker->plan->kv_storage;
         if (worker->plan->args->k_scale.data) part.k_scales = worker->k_scales + skipped;
         if (worker->plan->args->v_scale.data) part.v_scales = worker->v_scales + skipped;
+    }
+    if (worker->sequence.matrix && worker->panels) {
+        part.k_panels = worker->k_panels;
+        part.v_panels = worker->v_panels;
+        part.panel_begin = (int)skipped;
     }
     part.modifiers = fa_worker_modifiers(worker, tile, from, part.keys, state == FA_BLOCK_PARTIAL);
     return part;
 }
 
-#if defined(FA_PROFILE)
-/* The stages of a block one by one; a little slower than all in one. */
+/* What the matrix unit cannot do with these numbers, the other kernels do. */
+static void without_matrix(fa_worker *worker, fa_worker_tile *tile)
+{
+    if (!tile->packed) fa_worker_pack_rows(worker, tile);
+    if (!worker->widened) {
+        bring(worker, worker->key_end, 1, 1);
+        for (int64_t n = 0; n < worker->first_key - worker->first_row; ++n) {
+            worker->k_rows[n] = worker->k_rows[worker->first_key - worker->first_row];
+            worker->v_rows[n] = worker->v_rows[worker->first_key - worker->first_row];
+        }
+    }
+    worker->widened = 1;
+}
+
+/* Instrumented, the stages of a block one by one; a little slower than all in one. */
 static void update(const fa_kernels *kernels, fa_tile *tile, const fa_block *block)
 {
+#if defined(FA_PROFILE)
     for (int turn = 0; turn <= fa_profile_slow(); ++turn) kernels->scores(tile, block);
     FA_MARK(FA_STAGE_SCORES);
     if (block->modifiers) {
@@ -215,22 +289,22 @@ static void update(const fa_kernels *kernels, fa_tile *tile, const fa_block *blo
     FA_MARK(FA_STAGE_SOFTMAX);
     kernels->output(tile, block);
     FA_MARK(FA_STAGE_OUTPUT);
-}
 #else
-static void update(const fa_kernels *kernels, fa_tile *tile, const fa_block *block)
-{
     kernels->update(tile, block);
-}
 #endif
+}
 
 void fa_worker_update(fa_worker *worker, int index, int64_t block)
 {
     fa_worker_tile *tile = &worker->tile[index];
+    const fa_matrix *matrix = worker->sequence.matrix;
     int64_t first;
     fa_block part = block_of(worker, tile, block, &first);
-    part.first = !worker->block_used && !worker->k_copied;
+    part.first = !worker->block_used && !worker->k_copied && !matrix;
     if (!part.keys) return;
-    update(worker->plan->kernels, &tile->state, &part);
+    if (matrix && !(tile->state.q_panels && part.k_panels)) without_matrix(worker, tile);
+    if (matrix) matrix->update(&tile->state, &part);
+    else update(worker->plan->kernels, &tile->state, &part);
     worker->block_used = 1;
 }
 
@@ -254,7 +328,7 @@ void fa_worker_weigh(fa_worker *worker)
         for (int64_t block = worker->block_begin; block < worker->block_end; ++block) {
             void *rows[FA_MAX_WIDTH];
             int64_t first;
-            fa_worker_load(worker, block);
+            fa_worker_load(worker, block, block + 1);
             const fa_block part = block_of(worker, tile, block, &first);
             if (!part.keys) continue;
             for (int r = 0; r < tile->rows.rows; ++r)

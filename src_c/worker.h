@@ -14,6 +14,8 @@ typedef struct {
     fa_tile_rows rows;
     fa_span span;          /* keys that its queries see */
     const uint8_t *states; /* of the blocks of an explicit mask, or NULL */
+    void *q_panels;        /* memory for them */
+    int packed;            /* state.q holds the queries */
 } fa_worker_tile;
 
 typedef struct {
@@ -22,17 +24,21 @@ typedef struct {
     fa_share share;
     fa_rows k, v, k_scale, v_scale;
     int k_copied, v_copied; /* or else kernels read the rows themselves */
+    int panels;             /* the keys at hand are in panels, */
+    int widened;            /* or in rows of the kernels' type */
     fa_worker_tile tile[FA_MAX_TILES];
     int64_t block_begin, block_end; /* blocks that some tile needs */
 
-    int64_t first_key, key_end; /* of the current block */
+    int64_t first_row;          /* of those at hand; panels begin with it */
+    int64_t first_key, key_end; /* keys at hand: of one or more blocks */
     int block_used;             /* by a tile: its rows are in the cache */
 
     /* scratch */
     const void **k_rows, **v_rows; /* of the current block */
     char *k_copy, *v_copy;         /* copied rows */
-    float *k_scales, *v_scales;    /* of its keys */
-    char *elements;                /* one row of scattered elements */
+    void *k_panels, *v_panels;
+    float *k_scales, *v_scales; /* of its keys */
+    char *elements;             /* one row of scattered elements */
     const char **mask_rows;
     void **rows;                                  /* of a tile: queries in, outputs out */
     char *copy;                                   /* copied rows of a tile */
@@ -46,7 +52,11 @@ int64_t fa_scratch_bytes(const fa_plan *plan);
 void fa_worker_start(fa_worker *worker, const fa_plan *plan, int64_t task, int thread);
 /* Take up a part whose states were kept, chunk by chunk. */
 void fa_worker_resume(fa_worker *worker, const fa_plan *plan, int64_t part, int thread);
-void fa_worker_load(fa_worker *worker, int64_t block);
+/* After the last block. */
+void fa_worker_stop(fa_worker *worker);
+/* Bring the keys of blocks [block, end); so many are brought together. */
+int64_t fa_worker_load_end(const fa_worker *worker, int64_t block);
+void fa_worker_load(fa_worker *worker, int64_t block, int64_t end);
 void fa_worker_update(fa_worker *worker, int tile, int64_t block);
 void fa_worker_weigh(fa_worker *worker);
 void fa_worker_finish(fa_worker *worker);
@@ -75,7 +85,9 @@ int64_t fa_head_of(const fa_worker *worker, int64_t row);
 void fa_worker_point(const fa_worker *worker, const fa_worker_tile *tile, const fa_tensor *tensor,
                      int count, void **rows);
 
+/* Queries in, for the matrix unit if it is used and carries them, else for the other kernels. */
 void fa_worker_pack(fa_worker *worker, fa_worker_tile *tile);
+void fa_worker_pack_rows(fa_worker *worker, fa_worker_tile *tile);
 void fa_worker_write(fa_worker *worker, fa_worker_tile *tile);
 
 /* Rows [first, first + count) of k or v, copied in the type of the kernels or not; what follows

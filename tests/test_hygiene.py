@@ -21,6 +21,7 @@ FLAGS = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"],
 }
+FLAGS["amx"] = [*FLAGS["avx512"], "-mamx-tile", "-mamx-bf16"]
 
 
 @pytest.mark.parametrize("path", [*C_FILES, *PYTHON, *OTHER], ids=lambda p: p.name)
@@ -56,7 +57,8 @@ def test_c_function_size(path):
 
 
 ALLOWED_INCLUDES = {
-    "kernels": {"kernels.h", "vec_math.inc", "string.h"},
+    "kernels": {"kernels.h", "vec_math.inc", "string.h", "tiles.inc", "panels.inc", "matrix.inc"},
+    "amx": {"immintrin.h"},
     "vec": {"platform.h", "vec.h", "stdint.h", "string.h", "immintrin.h", "arm_neon.h"},
     "isa": {"vec_scalar.h", "vec_avx2.h", "vec_avx512.h", "vec_neon.h", "all.inc"},
 }
@@ -76,7 +78,7 @@ def test_include_directions(path):
 
 
 def test_instruction_sets_stay_in_their_rooms():
-    rooms = {"vec", "isa"}
+    rooms = {"vec", "isa", "amx"}
     for path in C_FILES:
         if path.parent.name in rooms or path.name in ("cpu.c", "dispatch.c", "cpu.h"):
             continue

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT
+ * AVX-512 with the matrix unit beside it: AMX (tiles of bfloat16), which multiplies pieces of
+ * numbers. What is not a product of pieces is what isa/avx512.c is.
+ */
+#define FA_ISA amx
+#include "../vec/vec_avx512.h"
+
+#if !defined(__AMX_BF16__)
+#error build this file for AMX
+#endif
+
+enum { MAX_VECTORS = 3, MAX_TILE_KEYS = 12, MAX_TILE_FEATURES = 16, KEY_BLOCK = 64 };
+#define TILE_KEYS(vectors) ((vectors) == 3 ? 8 : 12)
+#define TILE_FEATURES(vectors) ((vectors) == 1 ? 16 : 8)
+enum { THIN_SUMS = 16, THIN_ROWS = 4 };
+#define FA_MATRIX (FA_REAL_BITS == 32)
+#include "../kernels/all.inc"
