@@ -56,7 +56,7 @@ def test_peers(benchmark, problem, threads):
     """Measure one problem with everybody; fail if a result is wrong."""
     benchmark.group = "against other libraries"
     isa = fastattn.isa()
-    peak = limits.FmaPeak(isa, problem.arithmetic, threads)
+    peak = limits.FmaPeak(isa, limits.peak_type(problem, isa), threads)
     read = limits.read_of(problem, problem.inputs(), isa, threads)
     contestants = [peers.Fastattn(threads), *peers.select(None, threads)]
     row = runner.measure(problem, contestants, peak=peak, read=read, seconds=SECONDS)

@@ -62,7 +62,13 @@ cdef extern from "kernels.h":
         const float *v_scales
         const fa_modifiers *modifiers
 
+    ctypedef struct fa_matrix:
+        int max_vectors
+        int key_block
+        double (*product_loop)(int64_t) noexcept nogil
+
     ctypedef struct fa_kernels:
+        const fa_matrix *matrix
         int lanes
         int max_vectors
         int key_block
@@ -338,6 +344,22 @@ def fma_loop(isa, dtype, int64_t repeats):
     cdef double count
     with nogil:
         count = kernels.fma_loop(repeats)
+    return count
+
+
+def has_matrix(isa):
+    """Whether an instruction set multiplies tiles of bfloat16."""
+    return find(isa, "float32").matrix != NULL
+
+
+def product_loop(isa, int64_t repeats):
+    """Multiply tiles of bfloat16 in registers; the number of floating-point operations done."""
+    cdef const fa_kernels *kernels = find(isa, "float32")
+    cdef double count
+    if kernels.matrix == NULL:
+        raise ValueError(f"isa: {isa!r} has no matrix unit")
+    with nogil:
+        count = kernels.matrix[0].product_loop(repeats)
     return count
 
 

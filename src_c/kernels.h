@@ -94,7 +94,8 @@ typedef struct {
 typedef struct {
     int pieces;
     int max_vectors, key_block;
-    int min_rows;   /* of a sequence: below, the other kernels are the faster ones */
+    /* Of a sequence: rows, keys times features. Below, the other kernels are the faster ones. */
+    int min_rows, min_key_numbers;
     int load_keys;  /* packed at a time, of several blocks */
     int chunk_keys; /* of a state */
     /* Bytes of the panels of so many rows of q, k or v, and of p. */
@@ -107,6 +108,8 @@ typedef struct {
     /* On each thread around all of the above. */
     void (*enter)(void);
     void (*leave)(void);
+    /* The limit of the unit: floating-point operations done in registers. */
+    double (*product_loop)(int64_t repeats);
 } fa_matrix;
 
 typedef struct fa_kernels {

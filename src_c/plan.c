@@ -58,9 +58,10 @@ static const fa_matrix *matrix_for(const fa_plan *plan)
 
 fa_sequence fa_plan_sequence(const fa_plan *plan, int64_t index)
 {
-    if (!plan->args->cu_q) {
+    const fa_args *args = plan->args;
+    if (!args->cu_q && !args->kv_begin && !args->kv_end && !args->q_offset) { /* all are alike */
         fa_sequence sequence = plan->model;
-        fa_sequence_move(plan->args, &sequence, index);
+        sequence.index = index;
         return sequence;
     }
     return fa_sequence_at(plan->args, plan->kernels, plan->matrix, index);

@@ -18,7 +18,7 @@ int64_t fa_sequence_count(const fa_args *args)
     return count;
 }
 
-/* Which keys the sequence's queries see, and how many chunks those are. */
+/* Which keys the sequence's queries see. */
 static void place(const fa_args *args, fa_sequence *sequence)
 {
     const int64_t index = sequence->index;
@@ -28,17 +28,14 @@ static void place(const fa_args *args, fa_sequence *sequence)
     positions->offset = args->q_offset ? args->q_offset[index] : positions->end - sequence->queries;
     positions->left = args->left;
     positions->right = args->causal ? 0 : args->right;
-    const int64_t chunk_keys = (int64_t)sequence->chunk_blocks * sequence->key_block;
-    sequence->chunks = 1;
-    if (positions->end > chunk_keys)
-        sequence->chunks = (positions->end + chunk_keys - 1) / chunk_keys;
 }
 
-void fa_sequence_move(const fa_args *args, fa_sequence *sequence, int64_t index)
+/* Under a mask all sequences are cut alike, whatever their length. */
+static int worth_it(const fa_args *args, const fa_matrix *matrix, const fa_sequence *sequence,
+                    int64_t rows)
 {
-    if (index == sequence->index) return;
-    sequence->index = index;
-    place(args, sequence);
+    const int64_t keys = args->mask.data ? sequence->keys : sequence->positions.end;
+    return rows >= matrix->min_rows && keys * args->depth >= matrix->min_key_numbers;
 }
 
 /* Tiles, blocks and chunks. */
@@ -54,6 +51,10 @@ static void cut(const fa_args *args, const fa_kernels *kernels, fa_sequence *seq
     sequence->load_blocks = matrix ? matrix->load_keys / sequence->key_block : 1;
     sequence->chunk_blocks = chunk_keys / sequence->key_block;
     if (sequence->chunk_blocks < 1) sequence->chunk_blocks = 1;
+    const int64_t chunk = (int64_t)sequence->chunk_blocks * sequence->key_block;
+    sequence->chunks = 1;
+    if (sequence->positions.end > chunk)
+        sequence->chunks = (sequence->positions.end + chunk - 1) / chunk;
 }
 
 fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, const fa_matrix *matrix,
@@ -72,8 +73,8 @@ fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, const
     if (args->block_table) sequence.keys = args->table_width * args->page_keys;
     const int64_t rows = args->q_heads / args->kv_heads * sequence.queries;
     sequence.thin = rows <= kernels->thin_rows;
-    if (matrix && rows >= matrix->min_rows) sequence.matrix = matrix;
-    cut(args, kernels, &sequence, rows);
     place(args, &sequence);
+    if (matrix && worth_it(args, matrix, &sequence, rows)) sequence.matrix = matrix;
+    cut(args, kernels, &sequence, rows);
     return sequence;
 }

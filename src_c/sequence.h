@@ -33,7 +33,4 @@ int64_t fa_sequence_count(const fa_args *args);
 fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, const fa_matrix *matrix,
                            int64_t index);
 
-/* Turn a sequence into sequence `index`, where all are of one shape (cu_q NULL): little work. */
-void fa_sequence_move(const fa_args *args, fa_sequence *sequence, int64_t index);
-
 #endif

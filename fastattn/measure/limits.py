@@ -62,13 +62,13 @@ class _Meter:
 
 
 class FmaPeak(_Meter):
-    """Meter of the fused multiply-add peak.
+    """Meter of the fused multiply-add peak; of bfloat16, that of the matrix unit.
 
     Parameters
     ----------
     isa : str
     dtype : str
-        "float32" or "float64".
+        "float32" or "float64"; "bfloat16" where `fastattn._kernels.has_matrix(isa)`.
     threads : int
     """
 
@@ -78,11 +78,25 @@ class FmaPeak(_Meter):
         from fastattn import _kernels
 
         self.isa, self.dtype = isa, dtype
-        self._loop = _kernels.fma_loop
+        self._kernels = _kernels
         super().__init__(threads)
 
     def _work(self, index):
-        return self._loop(self.isa, self.dtype, self._repeats)
+        if self.dtype == "bfloat16":
+            return self._kernels.product_loop(self.isa, self._repeats)
+        return self._kernels.fma_loop(self.isa, self.dtype, self._repeats)
+
+
+def peak_type(problem, isa):
+    """Return the type of the `FmaPeak` that bounds a problem.
+
+    16-bit products run on the matrix unit where there is one; float32 ones are bounded by the
+    multiply-adds that everybody else needs, which pieces on a matrix unit can pass.
+    """
+    from fastattn import _kernels
+
+    small = problem.dtype in ("bfloat16", "float16")
+    return "bfloat16" if small and _kernels.has_matrix(isa) else problem.arithmetic
 
 
 class ReadBandwidth(_Meter):
@@ -204,6 +218,7 @@ def machine(threads, isas=None, dtypes=("float32", "float64")):
         ``exponentials``: [{isa, dtype, threads, rate}]. Rates per second over all threads.
     """
     import fastattn
+    from fastattn import _kernels
 
     counts = sorted({1, threads})
     peaks = [
@@ -214,7 +229,7 @@ def machine(threads, isas=None, dtypes=("float32", "float64")):
             "flops": median_rate(FmaPeak(isa, dtype, count)),
         }
         for isa in (fastattn.isas() if isas is None else isas)
-        for dtype in dtypes
+        for dtype in (*dtypes, *(["bfloat16"] if _kernels.has_matrix(isa) else []))
         for count in counts
     ]
     best = fastattn.isa()

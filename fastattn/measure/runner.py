@@ -189,8 +189,9 @@ def measure_suite(
     active = isa or fastattn.isa()
     peaks, rows = {}, []
     for index, problem in enumerate(problems):
-        if problem.arithmetic not in peaks:
-            peaks[problem.arithmetic] = limits.FmaPeak(active, problem.arithmetic, threads)
+        kind = limits.peak_type(problem, active)
+        if kind not in peaks:
+            peaks[kind] = limits.FmaPeak(active, kind, threads)
 
         def within(done, total, index=index, problem=problem):
             if progress is not None:
@@ -198,7 +199,7 @@ def measure_suite(
 
         within(0, 1)
         meters = {
-            "peak": peaks[problem.arithmetic],
+            "peak": peaks[kind],
             "read": limits.read_of(problem, problem.inputs(), active, threads),
         }
         row = measure(
