@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: MIT
+"""Tiles on a matrix unit: problems large enough to go there, every option, every precision."""
+
+import cases
+import numpy as np
+import pages
+import pytest
+
+import fastattn
+from fastattn import _kernels, reference
+
+pytestmark = pytest.mark.skipif(
+    not _kernels.has_matrix(fastattn.isas()[-1]), reason="this machine has no matrix unit (AMX)"
+)
+ISA = fastattn.isas()[-1]
+# (dtype, precision): pieces of bfloat16
+KINDS = [
+    ("bfloat16", "highest"),
+    ("float32", "medium"),
+    ("float16", "highest"),
+    ("float32", "high"),
+    ("float32", "highest"),
+]
+BATCH, HEADS, QUERIES, KEYS, DEPTH = 2, 2, 75, 610, 64
+LENGTHS = np.array([531, 610])
+
+
+def options_of(name, rng):
+    allowed = rng.random((QUERIES, KEYS)) < 0.4
+    allowed[3] = False
+    return {
+        "plain": {},
+        "causal": {"causal": True},
+        "causal_top": {"causal": True, "q_offset": 7},
+        "window": {"window_size": (90, 13)},
+        "softcap": {"softcap": 3.0},
+        "alibi": {"alibi_slopes": np.array([0.1, 0.02])},
+        "sinks": {"sinks": np.array([1.5, -1.0])},
+        "lengths": {"kv_lengths": LENGTHS, "kv_starts": np.array([5, 259])},
+        "bool": {"attn_mask": allowed},
+        "float": {"attn_mask": np.where(allowed, rng.standard_normal(allowed.shape), -np.inf)},
+        "negative_scale": {"scale": -0.2},
+        "zero_scale": {"scale": 0.0},
+    }[name]
+
+
+def slack(kind, q, k, v, scale=None):
+    """What rounding to pieces may add to the error of the output.
+
+    A piece has 8 bits: with n pieces a product is wrong by at most 2 * 2^-8n of itself, a score by
+    that share of sum(|q| * |k|), and a probability of one or two pieces by 2^-8n.
+    """
+    dtype, precision = kind
+    if dtype != "float32" or precision == "highest":
+        return 0.0
+    unit = 2.0 ** (-8 if precision == "medium" else -16)
+    scale = q.shape[-1] ** -0.5 if scale is None else abs(scale)
+    k = k.repeat(q.shape[1] // k.shape[1], axis=1).astype(float)
+    sizes = np.abs(q).astype(float) @ np.abs(k).swapaxes(-1, -2)
+    return 2 * np.abs(v).max() * unit * (2 * scale * sizes.max() + 1)
+
+
+def check(kind, q, k, v, **options):
+    """Compare one call with the oracle."""
+    dtype, precision = kind
+    result = cases.run(ISA, q, k, v, precision=precision, **options)
+    if dtype != "float32" or precision == "highest":
+        cases.check(result, q, k, v, **options)
+        return
+    expected = reference.attention(q, k, v, **options)
+    assert np.abs(result[0] - expected).max() <= slack(kind, q, k, v, options.get("scale"))
+
+
+def tensors(rng, kind, **sizes):
+    given = dict(batch=BATCH, q_heads=HEADS, queries=QUERIES, keys=KEYS, depth=DEPTH) | sizes
+    return [x.astype(cases.dtype_of(kind[0])) for x in cases.tensors(rng, "float32", **given)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+@pytest.mark.parametrize(
+    "name",
+    ["plain", "causal", "causal_top", "window", "softcap", "alibi", "sinks", "lengths", "bool",
+     "float", "negative_scale", "zero_scale"],
+)  # fmt: skip
+def test_options(kind, name, rng):
+    options = options_of(name, rng)
+    if name == "float":
+        options["attn_mask"] = options["attn_mask"].astype(cases.dtype_of(kind[0]))
+    check(kind, *tensors(rng, kind), **options)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+@pytest.mark.parametrize("depth, dv", [(80, 80), (65, 17), (192, 128), (256, 33), (112, 96)])
+@pytest.mark.parametrize("queries", [64, 97])
+def test_depths(kind, depth, dv, queries, rng):
+    q, k, v = tensors(rng, kind, batch=1, depth=depth, dv=dv, keys=519, queries=queries)
+    check(kind, q, k, v, causal=True)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+def test_groups_and_strides(kind, rng):
+    q, k, v = tensors(rng, kind, q_heads=6, kv_heads=2, queries=31)
+    check(kind, q, k, v)
+    wide = np.zeros((*k.shape[:-1], 2 * DEPTH), k.dtype)
+    wide[..., ::2] = k
+    check(kind, q, wide[..., ::2], v[:, :, ::-1], causal=True)
+    check(kind, np.broadcast_to(q[:, :1], q.shape), k, v)
+
+
+def test_the_unit_is_used(rng):
+    """Bits of fewer pieces differ, and so do those of the other kernels."""
+    q, k, v = tensors(rng, KINDS[-1])
+    results = {cases.run("avx512", q, k, v)[0].tobytes()}
+    for precision in ("medium", "high", "highest"):
+        results.add(cases.run(ISA, q, k, v, precision=precision)[0].tobytes())
+    assert len(results) == 4
+
+
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[2], KINDS[4]], ids="-".join)
+def test_pages_and_packed_sequences(kind, rng):
+    """The same keys in pages, and the same sequences packed, to the bit."""
+    q, k, v = tensors(rng, kind)
+    out, lse = cases.run(ISA, q, k, v, kv_lengths=LENGTHS)
+    (in_pages, table) = pages.into_pages(rng, [k, v], 16)
+    options = {"block_table": table, "kv_lengths": LENGTHS}
+    paged, paged_lse = cases.run(ISA, q, *in_pages, **options)
+    np.testing.assert_array_equal(paged, out)
+    np.testing.assert_array_equal(paged_lse, lse)
+    packed = [x.swapaxes(1, 2).reshape(-1, HEADS, DEPTH) for x in (q, k, v)]
+    with fastattn.use_isa(ISA):
+        whole = fastattn.attention(q, k, v)
+        varlen = fastattn.attention_varlen(
+            *packed, cases.starts_of([QUERIES] * BATCH), cases.starts_of([KEYS] * BATCH)
+        )
+    np.testing.assert_array_equal(
+        varlen.reshape(BATCH, QUERIES, HEADS, DEPTH).swapaxes(1, 2), whole
+    )
+
+
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[2], KINDS[4]], ids="-".join)
+def test_threads(kind, rng):
+    q, k, v = tensors(rng, kind, batch=1, queries=300, keys=4500)
+    first = cases.run(ISA, q, k, v, causal=True, num_threads=1)
+    for threads in (2, 5):
+        again = cases.run(ISA, q, k, v, causal=True, num_threads=threads)
+        for x, y in zip(first, again, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)
+@pytest.mark.parametrize("which", ["q", "k", "v"])
+def test_containment(kind, bad, which, rng):
+    """NaN and infinity reach the rows that see them, and no others."""
+    q, k, v = tensors(rng, kind, batch=1)
+    {"q": q, "k": k, "v": v}[which][0, 1, 40, 5] = bad
+    out, _ = cases.run(ISA, q, k, v, causal=True, q_offset=0, precision=kind[1])
+    with np.errstate(invalid="ignore"):
+        expected = reference.attention(q, k, v, causal=True, q_offset=0)
+    np.testing.assert_array_equal(np.isnan(out), np.isnan(expected))
+    np.testing.assert_array_equal(np.isinf(out), np.isinf(expected))
+    assert not np.isfinite(out).all()
+
+
+def test_scores_that_rise_and_numbers_that_pieces_do_not_carry(rng):
+    q, k, v = tensors(rng, KINDS[-1], batch=1)
+    rising = k * np.linspace(0, 30, KEYS, dtype=np.float32)[:, None]
+    check(KINDS[-1], q, rising, v)
+    check(KINDS[-1], q, k * np.float32(1e-3), v * np.float32(1e-38))
+    check(KINDS[-1], q * np.float32(1e-25), k * np.float32(1e25), v)
+    tiny = v.copy()
+    tiny[:, :, 100] = 1e-42
+    check(KINDS[-1], q, k, tiny)
+    flat = np.ones_like(k)
+    check(KINDS[-1], q, flat, v)
+
+
+@pytest.mark.parametrize("pair", [("float32", "bfloat16"), ("bfloat16", "int8"),
+                                  ("float16", "float8_e4m3fn"), ("float32", "float16")],
+                         ids="-".join)  # fmt: skip
+def test_narrow_keys(pair, rng):
+    q, k, v = tensors(rng, (pair[0],))
+    narrow = cases.dtype_of(pair[1])
+    extra = {}
+    if pair[1] == "int8":
+        k, v = (np.round(x.astype(np.float32) * 40).astype(np.int8) for x in (k, v))
+        extra = {"k_scale": 1 / 40, "v_scale": 1 / 40}
+    else:
+        k, v = k.astype(narrow), v.astype(narrow)
+    cases.check(cases.run(ISA, q, k, v, **extra), q, k, v, **extra)
