@@ -5,6 +5,7 @@ A section is a function of `Settings` that returns figures and rows; `SECTIONS` 
 """
 
 import figures_decode
+import figures_matrix
 import figures_narrow
 import memory
 from figure import HEADINGS, Figure, Settings, errors, measured_rows, relative_times
@@ -30,7 +31,11 @@ def accuracy(settings):
 
 
 # Share of the FMA peak that each ISA must reach at N = 4096, by depth.
-PEAK_GOALS = {"avx512": {128: 0.85, 64: 0.80}, "avx2": {128: 0.78, 64: 0.70}}
+PEAK_GOALS = {
+    "amx": {128: 1.25, 64: 1.0},  # in pieces of bfloat16
+    "avx512": {128: 0.85, 64: 0.80},
+    "avx2": {128: 0.78, 64: 0.70},
+}
 
 
 def peak(settings):
@@ -135,5 +140,6 @@ SECTIONS = {
     "decode": figures_decode.decode,
     "caches": figures_decode.caches,
     "narrow": figures_narrow.narrow,
+    "matrix": figures_matrix.matrix,
     "lean": lean,
 }

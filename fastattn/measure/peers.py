@@ -112,15 +112,15 @@ class Peer:
 
 
 class Fastattn(Peer):
-    """This package, on its chosen ISA or a forced one."""
+    """This package, on its chosen ISA or a forced one, with some precision of float32."""
 
     name = package = "fastattn"
 
-    def __init__(self, threads, isa=None):
+    def __init__(self, threads, isa=None, precision="highest"):
         super().__init__(threads)
-        self.isa = isa
-        if isa is not None:
-            self.name = f"fastattn-{isa}"
+        self.isa, self.precision = isa, precision
+        words = [word for word in (isa, precision) if word not in (None, "highest")]
+        self.name = "-".join(["fastattn", *words])
 
     @property
     def version(self):
@@ -151,6 +151,8 @@ class Fastattn(Peer):
 
     def _options(self, problem, inputs):
         options = {"num_threads": self.threads}
+        if self.precision != "highest":
+            options["precision"] = self.precision
         if problem.causal:
             options["causal"] = True
         if problem.window >= 0:

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MIT
+"""Section of the report about the matrix unit: 16-bit types, and float32 in pieces of bfloat16."""
+
+import numpy as np
+from figure import Figure, measured_rows
+from figures_narrow import named
+
+import fastattn
+from fastattn import _kernels, reference
+from fastattn.measure import limits, peers, runner, suites, timing
+from fastattn.measure.problems import Problem
+
+PEERS = ("torch", "ort-attention", "openvino", "vllm")
+# Share of the peak of the unit that bfloat16 must reach: (N, D).
+SHARES = {(4096, 128): 0.33, (4096, 64): 0.25, (512, 128): 0.20, (512, 64): 0.20}
+# Time of float32 relative to the FMA peak, by precision and D; largest error at N = 2048.
+FLOAT_SHARES = {"highest": {128: 1.25, 64: 1.0}, "high": {128: 1.6, 64: 1.6}}
+ERRORS = {"highest": (2.5e-7, 2e-8), "high": (2e-6, None), "medium": (None, None)}
+
+
+def matrix(settings):
+    """Everything that a matrix unit is held to; nothing where there is none."""
+    if not _kernels.has_matrix(fastattn.isa()):
+        return [], []
+    figures, rows = [], []
+    for part in (_shares, _floats, _errors, _against_peers, _small):
+        part_figures, part_rows = part(settings)
+        figures += part_figures
+        rows += part_rows
+    return figures, rows
+
+
+def _shares(settings):
+    """Share of the peak of the unit."""
+    figures = []
+    meter = limits.FmaPeak(fastattn.isa(), "bfloat16", settings.threads)
+    for (length, depth), goal in SHARES.items():
+        problem = named(Problem(Hq=suites.HEADS, Sq=settings.length(length), D=depth), "bfloat16")
+        row = runner.measure(
+            problem, [peers.Fastattn(settings.threads)], peak=meter, seconds=settings.seconds
+        )
+        share = row.share(bound=runner.PEAK)
+        figures.append(Figure(f"share of matrix peak {problem.name}", share, "%", at_least=goal))
+    return figures, []
+
+
+def _floats(settings):
+    """float32 in pieces: beside the FMA peak, and the medium one beside bfloat16."""
+    figures = []
+    meter = limits.FmaPeak(fastattn.isa(), "float32", settings.threads)
+    for depth in (128, 64):
+        problem = Problem(Hq=suites.HEADS, Sq=settings.length(4096), D=depth)
+        for precision, goals in FLOAT_SHARES.items():
+            subject = peers.Fastattn(settings.threads, precision=precision)
+            row = runner.measure(problem, [subject], peak=meter, seconds=settings.seconds)
+            name = f"share of FMA peak {problem.label} {precision}"
+            share = row.share(bound=runner.PEAK)
+            figures.append(Figure(name, share, "%", at_least=goals[depth]))
+        time = _medium(problem, settings)
+        figures.append(Figure(f"medium / bfloat16 {problem.label}", time, at_most=1.25))
+    return figures, []
+
+
+def _medium(problem, settings):
+    narrow = named(problem, "bfloat16")
+    medium = peers.Fastattn(settings.threads, precision="medium")
+    plain = peers.Fastattn(settings.threads)
+    calls = {
+        "medium": medium.prepare(problem, problem.inputs()).call,
+        "bfloat16": plain.prepare(narrow, narrow.inputs()).call,
+    }
+    return 1 / timing.interleave(calls, seconds=settings.seconds).ratio("medium", "bfloat16")
+
+
+def _errors(settings):
+    """Error of each precision of float32 against the oracle, standard normal input."""
+    figures, heads = [], 2
+    for depth in (64, 128):
+        problem = Problem(Hq=heads, Sq=settings.length(2048), D=depth)
+        inputs = problem.inputs()
+        expected = reference.attention(inputs.q, inputs.k, inputs.v)
+        for precision, goals in ERRORS.items():
+            out = fastattn.attention(inputs.q, inputs.k, inputs.v, precision=precision)
+            error = np.abs(out - expected)
+            values = error.max(), np.sqrt((error**2).mean())
+            for kind, value, goal in zip(("max", "rms"), values, goals, strict=True):
+                label = f"error {problem.label} {precision} {kind}"
+                figures.append(Figure(label, value, "error", at_most=goal))
+    return figures, []
+
+
+# Geometric mean and smallest ratio to the best peer.
+GOALS = {"bfloat16": (1.5, 1.1), "float16": (3.0, None), "float32": (1.6, None)}
+
+
+def _against_peers(settings):
+    """Full and causal prefill of every type against the best peer of each shape."""
+    figures, rows = [], []
+    lengths = (512,) if settings.quick else (512, 1024, 2048, 4096)
+    for dtype, (mean, least) in GOALS.items():
+        chosen = [
+            named(Problem(Hq=suites.HEADS, Sq=length, D=depth, causal=causal), dtype)
+            for length in lengths
+            for depth in suites.DEPTHS
+            for causal in (False, True)
+        ]
+        group = measured_rows(settings, chosen, PEERS)
+        rows += group
+        ratios = [row.ratio() for row in group if row.measured and row.peers]
+        if ratios:
+            name = f"prefill {dtype} against the best peer"
+            figures.append(Figure(f"{name}, geomean", timing.geomean(ratios), at_least=mean))
+            figures.append(Figure(f"{name}, smallest", min(ratios), at_least=least))
+    return figures, rows
+
+
+def _small(settings):
+    """Batches of short sequences."""
+    chosen = [
+        named(Problem(B=32, Hq=12, Sq=128, D=32), "bfloat16"),
+        named(Problem(B=64, Hq=12, Sq=64, D=64), "bfloat16"),
+    ]
+    rows = measured_rows(settings, chosen, ("torch",))
+    figures = [
+        Figure(f"{row.problem.name} against torch", row.ratio(), at_least=1.5)
+        for row in rows
+        if row.measured and row.peers
+    ]
+    return figures, rows
