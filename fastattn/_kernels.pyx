@@ -79,7 +79,7 @@ cdef extern from "kernels.h":
         void (*widen)(fa_storage, const void *const *, int, int64_t, const float *, void *) noexcept nogil
         void (*narrow)(fa_storage, const void *, int64_t, void *) noexcept nogil
         void (*update)(fa_tile *, const fa_block *) noexcept nogil
-        void (*finish)(const fa_tile *, void *const *, int) noexcept nogil
+        void (*finish)(const fa_tile *, fa_storage, void *const *, int) noexcept nogil
         void (*weigh)(fa_tile *, const fa_block *, void *const *, int) noexcept nogil
         void (*scores)(fa_tile *, const fa_block *) noexcept nogil
         void (*modify)(fa_tile *, const fa_block *) noexcept nogil
@@ -238,7 +238,7 @@ cdef class Tile:
     def finish(self, out):
         """Write o / l to the rows of out."""
         rows = pointers(out, len(out), 0)
-        self.kernels.finish(&self.state, <void *const *><uintptr_t>address(rows), len(out))
+        self.kernels.finish(&self.state, FA_REAL, <void *const *><uintptr_t>address(rows), len(out))
 
     def run(self, kernel, k, v=None, *, modifiers=None, weights=None, int64_t repeats=1):
         """One of STAGES, or weigh into `weights`, on a block of keys k (keys, depth), v."""

@@ -129,8 +129,8 @@ typedef struct fa_kernels {
     void (*update)(fa_tile *tile, const fa_block *block);
     /* into = the state over the keys of both: different keys, the same rows. */
     void (*merge)(fa_tile *into, const fa_tile *from);
-    /* Transpose out: rows[r][d] = o / l, or 0 where l is 0. */
-    void (*finish)(const fa_tile *tile, void *const *rows, int count);
+    /* Transpose out: rows[r][d] = o / l, or 0 where l is 0; rounded to FA_HALF or FA_BFLOAT. */
+    void (*finish)(const fa_tile *tile, fa_storage storage, void *const *rows, int count);
     /* rows[r][j] = exp2(s - m) / l with the final m and l of an earlier walk over all blocks. */
     void (*weigh)(fa_tile *tile, const fa_block *block, void *const *rows, int count);
 

@@ -112,7 +112,7 @@ static void plan_copies(fa_plan *plan)
     plan->k_scattered = scattered(plan, &args->k, args->depth, kv);
     if (plan->weights) return;
     plan->v_scattered = scattered(plan, &args->v, args->value_depth, kv);
-    plan->out_copied = q != FA_REAL || scattered(plan, &args->out, args->value_depth, q);
+    plan->out_copied = scattered(plan, &args->out, args->value_depth, q);
 }
 
 /* Every page that some key of a sequence lies in must exist. */

@@ -141,14 +141,14 @@ void fa_worker_write(fa_worker *worker, fa_worker_tile *tile)
     if (plan->weights) return;
     fa_worker_point(worker, tile, out, tile->rows.rows, worker->rows);
     if (!plan->out_copied) {
-        plan->kernels->finish(&tile->state, worker->rows, tile->rows.rows);
+        plan->kernels->finish(&tile->state, plan->q_storage, worker->rows, tile->rows.rows);
         return;
     }
     void *rows[FA_MAX_WIDTH];
     fa_rows target;
     fa_set_rows(&target, plan, out, &worker->sequence, 0, plan->value_depth, plan->q_storage);
     for (int r = 0; r < tile->rows.rows; ++r) rows[r] = worker->copy + r * row_bytes;
-    plan->kernels->finish(&tile->state, rows, tile->rows.rows);
+    plan->kernels->finish(&tile->state, FA_REAL, rows, tile->rows.rows);
     for (int r = 0; r < tile->rows.rows; ++r) send_row(worker, &target, rows[r], worker->rows[r]);
 }
 

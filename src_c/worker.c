@@ -229,22 +229,38 @@ void fa_worker_load(fa_worker *worker, int64_t block, int64_t last)
     if (worker->sequence.matrix) load_panels(worker);
 }
 
-/* The part of a block that a tile needs; 0 keys: none. Keys that no row of the tile may see add
- * exactly nothing, so leaving them out, or in, does not change a bit. */
-static fa_block block_of(fa_worker *worker, const fa_worker_tile *tile, int64_t block,
-                         int64_t *first)
+/* Keys [begin, end) of a block that a tile needs. */
+static fa_range needed(const fa_worker *worker, const fa_worker_tile *tile, int64_t block)
 {
     const int64_t key_block = worker->sequence.key_block;
     const int64_t earliest = larger(worker->first_key, block * key_block);
-    int64_t from = larger(tile->span.begin, earliest);
-    const int64_t to = smaller(smaller(tile->span.end, worker->key_end), (block + 1) * key_block);
-    const int state = tile->states ? tile->states[block] : FA_BLOCK_FULL;
-    fa_block part = {0};
-    if (from >= to || state == FA_BLOCK_SKIP) return part;
-    if (worker->sequence.matrix) from -= from % FA_PANEL_ALIGN;
-    *first = from;
-    part.keys = (int)(to - from);
-    const int64_t skipped = from - worker->first_row;
+    fa_range range = {larger(tile->span.begin, earliest),
+                      smaller(smaller(tile->span.end, worker->key_end), (block + 1) * key_block)};
+    if (tile->states && tile->states[block] == FA_BLOCK_SKIP) range.end = range.begin;
+    if (worker->sequence.matrix) range.begin -= range.begin % FA_PANEL_ALIGN;
+    return range;
+}
+
+/* Blocks of a matrix unit are long: where the part that all queries of the tile see ends, or
+ * begins, there a first part ends. */
+static int64_t first_end(const fa_worker *worker, const fa_worker_tile *tile, fa_range range)
+{
+    if (!worker->sequence.matrix) return range.end;
+    const int64_t begin = tile->span.full_begin + FA_PANEL_ALIGN - 1, end = tile->span.full_end;
+    const int64_t cuts[] = {begin - begin % FA_PANEL_ALIGN, end - end % FA_PANEL_ALIGN};
+    for (int n = 0; n < 2; ++n)
+        if (cuts[n] > range.begin && cuts[n] < range.end) return cuts[n];
+    return range.end;
+}
+
+/* Keys that no row of the tile may see add exactly nothing, so leaving them out, or in, does not
+ * change a bit. */
+static fa_block block_of(fa_worker *worker, const fa_worker_tile *tile, int64_t block,
+                         fa_range range)
+{
+    const int64_t skipped = range.begin - worker->first_row;
+    const int masked = tile->states && tile->states[block] == FA_BLOCK_PARTIAL;
+    fa_block part = {.keys = (int)(range.end - range.begin)};
     part.k = worker->k_rows + skipped;
     part.v = worker->v_rows + skipped;
     if (worker->plan->kv_widened && !worker->k_copied && worker->sequence.thin) {
@@ -257,7 +273,7 @@ static fa_block block_of(fa_worker *worker, const fa_worker_tile *tile, int64_t 
         part.v_panels = worker->v_panels;
         part.panel_begin = (int)skipped;
     }
-    part.modifiers = fa_worker_modifiers(worker, tile, from, part.keys, state == FA_BLOCK_PARTIAL);
+    part.modifiers = fa_worker_modifiers(worker, tile, range.begin, part.keys, masked);
     return part;
 }
 
@@ -294,18 +310,26 @@ static void update(const fa_kernels *kernels, fa_tile *tile, const fa_block *blo
 #endif
 }
 
-void fa_worker_update(fa_worker *worker, int index, int64_t block)
+static void update_part(fa_worker *worker, fa_worker_tile *tile, int64_t block, fa_range range)
 {
-    fa_worker_tile *tile = &worker->tile[index];
     const fa_matrix *matrix = worker->sequence.matrix;
-    int64_t first;
-    fa_block part = block_of(worker, tile, block, &first);
+    fa_block part = block_of(worker, tile, block, range);
     part.first = !worker->block_used && !worker->k_copied && !matrix;
-    if (!part.keys) return;
     if (matrix && !(tile->state.q_panels && part.k_panels)) without_matrix(worker, tile);
     if (matrix) matrix->update(&tile->state, &part);
     else update(worker->plan->kernels, &tile->state, &part);
     worker->block_used = 1;
+}
+
+void fa_worker_update(fa_worker *worker, int index, int64_t block)
+{
+    fa_worker_tile *tile = &worker->tile[index];
+    fa_range range = needed(worker, tile, block);
+    while (range.begin < range.end) {
+        const fa_range first = {range.begin, first_end(worker, tile, range)};
+        update_part(worker, tile, block, first);
+        range.begin = first.end;
+    }
 }
 
 /* ---- results ---- */
@@ -327,12 +351,12 @@ void fa_worker_weigh(fa_worker *worker)
             memset(worker->rows[r], 0, (size_t)(plan->args->keys * size));
         for (int64_t block = worker->block_begin; block < worker->block_end; ++block) {
             void *rows[FA_MAX_WIDTH];
-            int64_t first;
             fa_worker_load(worker, block, block + 1);
-            const fa_block part = block_of(worker, tile, block, &first);
-            if (!part.keys) continue;
+            const fa_range range = needed(worker, tile, block);
+            if (range.begin >= range.end) continue;
+            const fa_block part = block_of(worker, tile, block, range);
             for (int r = 0; r < tile->rows.rows; ++r)
-                rows[r] = (char *)worker->rows[r] + first * size;
+                rows[r] = (char *)worker->rows[r] + range.begin * size;
             plan->kernels->weigh(&tile->state, &part, rows, tile->rows.rows);
         }
     }
