@@ -11,7 +11,7 @@
 #include "sequence.h"
 #include "source.h"
 
-enum { FA_MAX_TILES = 16 }; /* of a task */
+enum { FA_MAX_TILES = 32 }; /* of a task */
 
 /* What of the call's tasks belongs to one sequence. */
 typedef struct {

@@ -13,7 +13,7 @@ static const struct sizes {
     int per_thread; /* so many tasks, or the last one to finish is long alone */
 } SIZES = {256 * 1024, 8, 16},
   /* Every task packs its keys, which must be worth it; caches are large where such units are. */
-    MATRIX_SIZES = {1024 * 1024, FA_MAX_TILES, 4};
+    MATRIX_SIZES = {1536 * 1024, FA_MAX_TILES, 4};
 
 enum {
     /* Of all chunks together; beyond it, rather fewer tasks. */
@@ -41,14 +41,23 @@ static int heads_lie_together(const fa_args *args)
     return args->kv_heads > 1 && llabs(args->k.head) < llabs(args->k.row);
 }
 
+/* Of packed queries, and of outputs, those of chunks before as well. */
+static int64_t tile_bytes(const fa_plan *plan)
+{
+    const fa_kernels *kernels = plan->kernels;
+    const fa_matrix *matrix = plan->matrix;
+    const int vectors = matrix ? matrix->max_vectors : kernels->max_vectors;
+    const int64_t width = (int64_t)vectors * kernels->lanes, depth = plan->args->depth;
+    const int64_t queries =
+        matrix ? matrix->panel_bytes(width, depth) : width * depth * kernels->real_size;
+    return queries + 2 * width * plan->value_depth * kernels->real_size;
+}
+
 /* How many threads, how many tiles a task, and whether the keys of a part are split: when the
  * longest task would be long against a thread's share of all. */
 void fa_plan_tasks(fa_plan *plan)
 {
     const fa_args *args = plan->args;
-    const fa_kernels *kernels = plan->kernels;
-    const int64_t tile_bytes = (int64_t)kernels->max_vectors * kernels->lanes *
-                               (args->depth + 2 * plan->value_depth) * kernels->real_size;
     const struct sizes *of = plan->matrix ? &MATRIX_SIZES : &SIZES;
     double work = 0, cost = 0, longest = 0;
     int64_t tiles = 0, most_tiles = 0;
@@ -64,7 +73,7 @@ void fa_plan_tasks(fa_plan *plan)
     tiles /= (int64_t)plan->threads * of->per_thread;
     if (plan->threads == 1 || tiles > of->tiles) tiles = of->tiles;
     if (tiles > most_tiles) tiles = most_tiles;
-    if (tiles > of->bytes / tile_bytes) tiles = of->bytes / tile_bytes;
+    if (tiles > of->bytes / tile_bytes(plan)) tiles = of->bytes / tile_bytes(plan);
     if (tiles < 1) tiles = 1;
     const int64_t parts = (most_tiles + tiles - 1) / tiles; /* as even as can be */
     plan->tiles = parts ? (int)((most_tiles + parts - 1) / parts) : 1;
