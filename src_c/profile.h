@@ -21,7 +21,8 @@ typedef enum {
     FA_STAGE_OUTPUT,  /* PV */
     FA_STAGE_MERGE,   /* chunks of keys */
     FA_STAGE_WRITE,   /* results out */
-    FA_STAGE_MAP      /* which blocks of a mask matter */
+    FA_STAGE_MAP,     /* which blocks of a mask matter */
+    FA_STAGE_MATRIX   /* all of a block on the matrix unit, where stages take turns */
 } fa_stage;
 
 typedef struct {

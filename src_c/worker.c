@@ -316,8 +316,12 @@ static void update_part(fa_worker *worker, fa_worker_tile *tile, int64_t block, 
     fa_block part = block_of(worker, tile, block, range);
     part.first = !worker->block_used && !worker->k_copied && !matrix;
     if (matrix && !(tile->state.q_panels && part.k_panels)) without_matrix(worker, tile);
-    if (matrix) matrix->update(&tile->state, &part);
-    else update(worker->plan->kernels, &tile->state, &part);
+    if (matrix) {
+        matrix->update(&tile->state, &part);
+        FA_MARK(FA_STAGE_MATRIX);
+    } else {
+        update(worker->plan->kernels, &tile->state, &part);
+    }
     worker->block_used = 1;
 }
 

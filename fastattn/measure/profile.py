@@ -11,7 +11,8 @@ import dataclasses
 import numpy as np
 
 # In the order of fa_stage.
-STAGES = ("pack q", "load K V", "QKᵀ", "mask", "softmax", "PV", "merge", "write", "mask map")
+STAGES = ("pack q", "load K V", "QKᵀ", "mask", "softmax", "PV", "merge", "write", "mask map",
+          "matrix unit")  # fmt: skip
 WAITING = "waiting"
 CALL = -1
 TAKES = 7  # the one of median length is shown

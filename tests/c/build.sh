@@ -23,10 +23,11 @@ simde)
     sources+=(src_c/cpu.c)
     case $("$compiler" -dumpmachine) in
     aarch64*) isas+=(neon) ;;
-    x86_64*) isas+=(avx2 avx512) ;;
+    x86_64*) isas+=(avx2 avx512 amx) ;;
     esac
     avx2=(-mavx2 -mfma -mf16c)
     avx512=(-mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+    amx=("${avx512[@]}" -mamx-tile -mamx-bf16)
     ;;
 esac
 for isa in "${isas[@]}"; do
