@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT
+"""Pictures of attention weights."""
+
+import io
+
+import numpy as np
+import pytest
+
+import fastattn
+from fastattn import plot
+
+pytest.importorskip("matplotlib")
+
+
+def drawn(figure):
+    """Return the panels, without the colour bar, of a figure that can be drawn."""
+    figure.savefig(io.BytesIO(), format="png")
+    return figure.axes[:-1]
+
+
+def test_masked_cells_are_distinct(rng):
+    x = rng.standard_normal((5, 8)).astype(np.float32)
+    weights = fastattn.attention_weights(x, x, causal=True)
+    [panel] = drawn(plot.heatmap(weights, list("abcde")))
+    shown = panel.images[0].get_array()
+    np.testing.assert_array_equal(shown.mask, np.triu(np.ones((5, 5), bool), 1))
+    np.testing.assert_allclose(shown.filled(0), weights, rtol=1e-6)
+    colors = panel.images[0].to_rgba(shown)
+    assert len(set(colors[0, 1, :3])) == 1  # grey, which no weight is
+    assert len(set(colors[4, 0, :3])) > 1
+    assert [text.get_text() for text in panel.get_yticklabels()] == list("abcde")
+
+
+def test_several_heads(rng):
+    weights = rng.random((6, 3, 4))
+    panels = drawn(plot.heatmap(weights, list("abc"), key_tokens=list("wxyz")))
+    assert [panel.get_title() for panel in panels] == [f"head {n}" for n in range(1, 7)]
+    assert [text.get_text() for text in panels[0].get_xticklabels()] == list("wxyz")
+    titles = [f"t{n}" for n in range(6)]
+    panels = drawn(plot.heatmap(weights, titles=titles, allowed=weights > 0.5))
+    assert [panel.get_title() for panel in panels] == titles
+    np.testing.assert_array_equal(panels[2].images[0].get_array().mask, weights[2] <= 0.5)
+
+
+def test_many_tokens_have_no_words(rng):
+    [panel] = drawn(plot.heatmap(rng.random((90, 90)), [str(n) for n in range(90)]))
+    assert len(panel.get_yticks()) < 90
+    assert max(panel.figure.get_size_inches()) < 40
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (([1.0, 2.0],), r"weights: expected \(queries, keys\) .* got shape \(2,\)"),
+        ((np.ones((0, 3)),), "weights: .* got shape"),
+        ((np.ones((2, 3)), ["a"]), "tokens: expected 2, one for each, got 1"),
+        ((np.ones((2, 3)), ["a", "b"]), "key_tokens: expected 3, one for each, got 2"),
+    ],
+)
+def test_errors(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        plot.heatmap(*arguments)
+
+
+def test_titles_are_counted():
+    with pytest.raises(ValueError, match="titles: expected 2"):
+        plot.heatmap(np.ones((2, 3, 3)), titles=["one"])
