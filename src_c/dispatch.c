@@ -46,20 +46,25 @@ const char *fa_isa_name(int index)
     return index >= 0 && index < ISA_COUNT ? ISAS[index].name : NULL;
 }
 
-const char *fa_isa_missing(int index)
-{
-    return index >= 0 && index < ISA_COUNT ? ISAS[index].missing() : "no such instruction set";
-}
-
 /* Asking the CPU takes microseconds in a virtual machine, so it is asked once. Threads that race
  * here write the same byte. */
+enum { UNKNOWN, YES, NO };
+static volatile unsigned char known[ISA_COUNT];
+
 static int available(int index)
 {
-    enum { UNKNOWN, YES, NO };
-    static volatile unsigned char known[ISA_COUNT];
     if (known[index] == UNKNOWN)
         known[index] = ISAS[index].missing() || !ISAS[index].permitted() ? NO : YES;
     return known[index] == YES;
+}
+
+/* Asks the CPU and the system what they have, and never the system for permission. */
+const char *fa_isa_missing(int index)
+{
+    if (index < 0 || index >= ISA_COUNT) return "no such instruction set";
+    const char *missing = ISAS[index].missing();
+    if (!missing && known[index] == NO) return "the operating system refused its registers";
+    return missing;
 }
 
 static const fa_isa *find(const char *name)

@@ -63,3 +63,20 @@ def test_config():
     assert all(state for state in facts["isas"].values())
     assert os.path.exists(os.path.join(fastattn.get_include(), "fastattn.h"))
     assert os.path.exists(fastattn.get_library())
+
+
+PERMITTED = """
+import ctypes, numpy as np, fastattn
+x = np.ones((1, 1, 64, 64), np.float32)
+fastattn.attention(x, x, x)
+fastattn.config()
+states = ctypes.c_uint64()
+assert not ctypes.CDLL(None).syscall(158, 0x1022, ctypes.byref(states))  # ARCH_GET_XCOMP_PERM
+print(states.value >> 18 & 1)
+"""
+
+
+@pytest.mark.skipif("amx" not in fastattn.isas(), reason="this machine has no AMX")
+def test_tiles_are_asked_for_only_where_they_are_used():
+    assert programs.run(PERMITTED, FASTATTN_ISA="avx512").stdout.strip() == "0"
+    assert programs.run(PERMITTED, FASTATTN_ISA="amx").stdout.strip() == "1"
