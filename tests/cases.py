@@ -73,19 +73,6 @@ def run(isa, q, k, v, **options):
     return result
 
 
-def check_unmoved(isa, actual, expected, v):
-    """Compare rows that something elsewhere must not change.
-
-    To the bit; but a block or tile with a number that bfloat16 pieces do not carry leaves the
-    matrix unit, and the rows that share it are rounded in another order.
-    """
-    if isa == "amx" and actual.dtype == np.float32:
-        size = max(1.0, np.abs(v[np.isfinite(v)]).max())
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=ALLOWED["float32"] * size)
-    else:
-        np.testing.assert_array_equal(actual, expected)
-
-
 def check(result, q, k, v, **options):
     """Compare (out, lse) with the oracle fed the same inputs."""
     out, lse = result

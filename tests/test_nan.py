@@ -53,7 +53,7 @@ def test_containment(isa, dtype, name, which, bad, rng):
             (kk if which == "k" else vv)[0, 0, key, 3] = bad
             out = fastattn.attention(q, kk, vv, **options)
             unseen = ~allowed[:, key]
-            cases.check_unmoved(isa, out[0, 0, unseen], clean[0, 0, unseen], v)
+            np.testing.assert_array_equal(out[0, 0, unseen], clean[0, 0, unseen])
             expected = reference.attention(q, kk, vv, **options)
             seen = np.isnan(expected)
             np.testing.assert_array_equal(np.isnan(out), seen)
@@ -68,8 +68,8 @@ def test_query_reaches_its_own_row_only(isa, dtype, bad, rng):
         out, lse = fastattn.attention(q, k, v, causal=True, return_lse=True)
     rows = np.ones((1, 2, 60), bool)
     rows[0, 0, 31] = False
-    cases.check_unmoved(isa, out[rows], clean[rows], v)
-    cases.check_unmoved(isa, lse[rows], clean_lse[rows], v)
+    np.testing.assert_array_equal(out[rows], clean[rows])
+    np.testing.assert_array_equal(lse[rows], clean_lse[rows])
     assert np.isnan(out[~rows]).all()
 
 
