@@ -170,6 +170,7 @@ void fa_worker_resume(fa_worker *worker, const fa_plan *plan, int64_t part, int 
 
 /* ---- one block ---- */
 
+/* In rows before the first key, which only panels have, stands that key: no query sees them. */
 static void bring(fa_worker *worker, int64_t end, int k_copied, int v_copied)
 {
     const fa_plan *plan = worker->plan;
@@ -184,19 +185,18 @@ static void bring(fa_worker *worker, int64_t end, int k_copied, int v_copied)
     if (v_scales) fa_worker_scales(&worker->v_scale, from, count, worker->v_scales + skipped);
     fa_worker_bring(worker, &worker->v, from, count, end, v_scales ? v_scales + skipped : NULL,
                     v_copied ? worker->v_copy : NULL, worker->v_rows + skipped);
+    for (int64_t n = 0; n < skipped; ++n) {
+        worker->k_rows[n] = worker->k_rows[skipped];
+        worker->v_rows[n] = worker->v_rows[skipped];
+        if (k_scales) worker->k_scales[n] = k_scales[skipped];
+        if (v_scales) worker->v_scales[n] = v_scales[skipped];
+    }
 }
 
-/* The keys at hand as panels. In rows before the first key stands that key: no query sees them. */
+/* The keys at hand as panels. */
 static void load_panels(fa_worker *worker)
 {
     const fa_plan *plan = worker->plan;
-    const int skipped = (int)(worker->first_key - worker->first_row);
-    for (int n = 0; n < skipped; ++n) {
-        worker->k_rows[n] = worker->k_rows[skipped];
-        worker->v_rows[n] = worker->v_rows[skipped];
-        if (plan->args->k_scale.data) worker->k_scales[n] = worker->k_scales[skipped];
-        if (plan->args->v_scale.data) worker->v_scales[n] = worker->v_scales[skipped];
-    }
     fa_block all = {.k = worker->k_rows, .v = worker->v_rows};
     all.keys = (int)(worker->key_end - worker->first_row);
     if (!worker->k_copied) {
@@ -281,13 +281,7 @@ static fa_block block_of(fa_worker *worker, const fa_worker_tile *tile, int64_t 
 static void without_matrix(fa_worker *worker, fa_worker_tile *tile)
 {
     if (!tile->packed) fa_worker_pack_rows(worker, tile);
-    if (!worker->widened) {
-        bring(worker, worker->key_end, 1, 1);
-        for (int64_t n = 0; n < worker->first_key - worker->first_row; ++n) {
-            worker->k_rows[n] = worker->k_rows[worker->first_key - worker->first_row];
-            worker->v_rows[n] = worker->v_rows[worker->first_key - worker->first_row];
-        }
-    }
+    if (!worker->widened) bring(worker, worker->key_end, 1, 1);
     worker->widened = 1;
 }
 
