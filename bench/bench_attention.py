@@ -12,7 +12,7 @@ import pytest
 from conftest import annotate
 
 import fastattn
-from fastattn.measure import checking, peers, suites
+from fastattn.measure import checking, limits, peers, suites
 
 SCALAR_FLOPS = 3e9  # beyond that nobody waits for scalar code
 
@@ -53,5 +53,5 @@ def test_attention(benchmark, problem, isa, threads):
         benchmark.pedantic(prepared.call, rounds=5, warmup_rounds=1)
     else:
         benchmark(prepared.call)
-    annotate(benchmark, problem.flops(), isa, problem.arithmetic, threads)
+    annotate(benchmark, problem.flops(), isa, limits.peak_type(problem, isa), threads)
     benchmark.extra_info["dtype"] = problem.dtype

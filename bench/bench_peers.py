@@ -65,7 +65,7 @@ def test_peers(benchmark, problem, threads):
     timing = row.entries[row.subject].timing
     samples = iter(timing.samples)
     benchmark.pedantic(lambda: clock.advance(next(samples)), rounds=len(timing.samples))
-    annotate(benchmark, problem.flops(), isa, problem.arithmetic, threads)
+    annotate(benchmark, problem.flops(), isa, limits.peak_type(problem, isa), threads)
     benchmark.extra_info["share"], benchmark.extra_info["bound"] = row.share(), row.bound
     benchmark.extra_info["noise"] = row.run.noise
     benchmark.extra_info["ratios"] = {name: row.ratio(name) for name in row.peers}

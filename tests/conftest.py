@@ -27,6 +27,12 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("isa", fastattn.isas())
 
 
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "isa" in item.fixturenames:
+            item.add_marker("forces_isa")
+
+
 @pytest.fixture
 def rng(request):
     """Random numbers that depend on the seed and on the test, not on the order of tests."""

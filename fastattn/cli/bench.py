@@ -20,9 +20,9 @@ def add(subparsers):
         description="Time `attention` in interleaved rounds with the other libraries that are "
         "installed. Each result is compared with the oracle before it is timed. 'of limit' is the "
         "share of what the machine can do in the same run: a loop of multiply-adds in registers "
-        "(FMA) or a plain read of the same K and V (read), whichever takes longer; 'vs' is how "
-        "many times faster than that library. Exit code 1 if any result was wrong, or with "
-        "--compare if anything became slower.",
+        "(FMA), of tiles in registers (matrix) or a plain read of the same K and V (read), "
+        "whichever takes longer; 'vs' is how many times faster than that library. Exit code 1 if "
+        "any result was wrong, or with --compare if anything became slower.",
     )
     parser.add_argument("--suite", choices=SUITES, default="short", help="problems (%(default)s)")
     parser.add_argument("--shape", metavar="B,Hq,Hkv,Sq,Sk,D", help="this problem, full and causal")

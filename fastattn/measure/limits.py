@@ -81,8 +81,13 @@ class FmaPeak(_Meter):
         self._kernels = _kernels
         super().__init__(threads)
 
+    @property
+    def name(self):
+        """What does the products: "matrix" unit, or "FMA"."""
+        return "matrix" if self.dtype == "bfloat16" else "FMA"
+
     def _work(self, index):
-        if self.dtype == "bfloat16":
+        if self.name == "matrix":
             return self._kernels.product_loop(self.isa, self._repeats)
         return self._kernels.fma_loop(self.isa, self.dtype, self._repeats)
 

@@ -30,6 +30,7 @@ STYLES = {
 }
 SUBJECT_MARKER = "*"
 SIZE, DPI = (8, 4.8), 150
+MATRIX = "bfloat16"  # the type under which `limits` keeps the peak of a matrix unit
 BARS = 16  # problems in a picture of ratios
 
 
@@ -204,21 +205,25 @@ def roofline(rows, measured, where, theme):
     subtitle = f"points: one problem each, {rows[0].subject}; {where}"
     sheet = Sheet(theme, "Roofline", subtitle, "operations per byte that has to be read or written",
                   "GFLOP/s")  # fmt: skip
-    threads = max(each["threads"] for each in measured["peaks"])
-    peak = max(each["flops"] for each in measured["peaks"]
-               if each["threads"] == threads and each["isa"] == measured["isa"]
-               and each["dtype"] == rows[0].problem.arithmetic)  # fmt: skip
     x = np.array([row.problem.flops() / row.problem.bytes() for row in rows])
     span = np.geomspace(min(x.min(), 1) / 2, x.max() * 2, 200)
-    levels = [each for each in measured["bandwidth"] if each["level"] and
-              each["threads"] == threads]  # fmt: skip
-    for level, dash in zip(levels, ("-", "--", ":"), strict=False):
-        roof = np.minimum(span * level["rate"], peak) / 1e9
+    peaks = _peaks(rows, measured)
+    for level, dash in zip(_levels(measured), ("-", "--", ":"), strict=False):
         sheet.axes.plot(
-            span, roof, color=sheet.colors["ink"], linestyle=dash, linewidth=1.2,
-            label=f"{level['level']} {level['rate'] / 1e9:.0f} GB/s, FMA {peak / 1e9:.0f} GFLOP/s",
+            span, np.minimum(span * level["rate"], max(peaks.values())) / 1e9, linestyle=dash,
+            color=sheet.colors["ink"], linewidth=1.2,
+            label=f"{level['level']} {level['rate'] / 1e9:.0f} GB/s",
         )  # fmt: skip
-    for bound, marker, label in ((READ, "o", "bound by reading"), ("peak", "*", "bound by FMA")):
+    for name, flops in peaks.items():
+        sheet.axes.axhline(flops / 1e9, color=sheet.colors["ink"], linewidth=0.8, alpha=0.5)
+        sheet.axes.annotate(
+            f"{name}: {flops / 1e9:.0f} GFLOP/s", (span[0], flops / 1e9), xytext=(2, -10),
+            textcoords="offset points", fontsize=8, color=sheet.colors["ink"],
+        )  # fmt: skip
+    for bound, marker, label in (
+        (READ, "o", "bound by reading"),
+        ("peak", "*", "bound by arithmetic"),
+    ):
         own = [row for row in rows if row.bound == bound]
         if own:
             sheet.axes.scatter(
@@ -232,6 +237,28 @@ def roofline(rows, measured, where, theme):
     _plain_log(sheet.axes.yaxis)
     sheet.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3)
     return sheet
+
+
+def _levels(measured):
+    """Return the levels of memory, with the bandwidth over all threads that were measured."""
+    threads = max(each["threads"] for each in measured["bandwidth"])
+    return [each for each in measured["bandwidth"] if each["level"] and each["threads"] == threads]
+
+
+def _peaks(rows, measured):
+    """Return {what: FLOP/s} of the arithmetic that the rows use or, with a matrix unit, can use."""
+    threads = max(each["threads"] for each in measured["peaks"])
+    own = {
+        each["dtype"]: each["flops"]
+        for each in measured["peaks"]
+        if each["threads"] == threads and each["isa"] == measured["isa"]
+    }
+    used = dict.fromkeys([*(row.problem.arithmetic for row in rows), MATRIX])
+    return {
+        "matrix unit, bfloat16" if dtype == MATRIX else f"FMA, {dtype}": own[dtype]
+        for dtype in used
+        if dtype in own
+    }
 
 
 def ratios(rows, where, theme):

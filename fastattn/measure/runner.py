@@ -46,11 +46,14 @@ class Row:
         The first one is the subject: what the others are compared with.
     run : Run or None
         None if there was nothing right to time.
+    arithmetic : str
+        What the meter `PEAK` kept busy: "FMA" or "matrix" unit.
     """
 
     problem: object
     entries: dict
     run: object = None
+    arithmetic: str = "FMA"
 
     @property
     def subject(self):
@@ -149,7 +152,7 @@ def measure(problem, contestants, *, peak=None, read=None, seconds=2.0, rounds=N
             entry.note = f"{type(error).__name__}: {error}".splitlines()[0]
         else:
             ready[peer.name] = prepared
-    row = Row(problem, entries)
+    row = Row(problem, entries, arithmetic=getattr(peak, "name", "FMA"))
     if ready:
         calls = {name: prepared.call for name, prepared in ready.items()}
         meters = {PEAK: peak, READ: read}

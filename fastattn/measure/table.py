@@ -54,7 +54,8 @@ def cells(rows):
     """Return (headings, lines) for `rows`.
 
     Times are medians, errors are relative to max|v|; a column of a peer says how many times faster
-    the subject is. The limit is multiply-adds in registers (FMA) or a plain read of K and V.
+    the subject is. The limit is multiply-adds in registers (FMA), products of tiles in registers
+    (matrix) or a plain read of K and V (read).
     """
     names = [name for name in peer_names(rows) if any(_known(row, name) for row in rows)]
     headings = ["problem", "time", "+-", "speed", "of limit", "error"]
@@ -71,7 +72,11 @@ def _known(row, name):
 def limit_text(row, name=None):
     """Share of the limit that applies, and which it is."""
     share = row.share(name)
-    return NOTHING if share is None else f"{share:.0%} {'read' if row.bound == READ else 'FMA'}"
+    return NOTHING if share is None else f"{share:.0%} {_limit_name(row)}"
+
+
+def _limit_name(row):
+    return READ if row.bound == READ else row.arithmetic
 
 
 def speed_text(row, name=None):
