@@ -59,7 +59,8 @@ def test_peers(benchmark, problem, threads):
     peak = limits.FmaPeak(isa, limits.peak_type(problem, isa), threads)
     read = limits.read_of(problem, problem.inputs(), isa, threads)
     contestants = [peers.Fastattn(threads), *peers.select(None, threads)]
-    row = runner.measure(problem, contestants, peak=peak, read=read, seconds=SECONDS)
+    meters = {runner.PEAK: peak, runner.READ: read}
+    row = runner.measure(problem, contestants, meters=meters, seconds=SECONDS)
     wrong = [f"{entry.name}: {entry.note}" for entry in row.entries.values() if entry.failed]
     assert not wrong, wrong
     timing = row.entries[row.subject].timing
@@ -67,7 +68,7 @@ def test_peers(benchmark, problem, threads):
     benchmark.pedantic(lambda: clock.advance(next(samples)), rounds=len(timing.samples))
     annotate(benchmark, problem.flops(), isa, limits.peak_type(problem, isa), threads)
     benchmark.extra_info["share"], benchmark.extra_info["bound"] = row.share(), row.bound
-    benchmark.extra_info["noise"] = row.run.noise
+    benchmark.extra_info["noise"] = row.noise
     benchmark.extra_info["ratios"] = {name: row.ratio(name) for name in row.peers}
 
 

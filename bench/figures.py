@@ -46,7 +46,9 @@ def peak(settings):
         for depth in (128, 64):
             problem = problems.Problem(Hq=suites.HEADS, Sq=length, D=depth)
             subject = peers.Fastattn(settings.threads, isa)
-            row = runner.measure(problem, [subject], peak=meter, seconds=settings.seconds)
+            row = runner.measure(
+                problem, [subject], meters={runner.PEAK: meter}, seconds=settings.seconds
+            )
             goal = PEAK_GOALS.get(isa, {}).get(depth)
             name = f"share of FMA peak N={length} D={depth} {isa}"
             figures.append(Figure(name, row.share(bound=runner.PEAK), "%", at_least=goal))

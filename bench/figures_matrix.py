@@ -38,7 +38,10 @@ def _shares(settings):
     for (length, depth), goal in SHARES.items():
         problem = named(Problem(Hq=suites.HEADS, Sq=settings.length(length), D=depth), "bfloat16")
         row = runner.measure(
-            problem, [peers.Fastattn(settings.threads)], peak=meter, seconds=settings.seconds
+            problem,
+            [peers.Fastattn(settings.threads)],
+            meters={runner.PEAK: meter},
+            seconds=settings.seconds,
         )
         share = row.share(bound=runner.PEAK)
         figures.append(Figure(f"share of matrix peak {problem.name}", share, "%", at_least=goal))
@@ -52,7 +55,9 @@ def _floats(settings):
     for depth in (128, 64):
         problem = Problem(Hq=suites.HEADS, Sq=settings.length(4096), D=depth)
         subject = peers.Fastattn(settings.threads, precision="high")
-        row = runner.measure(problem, [subject], peak=meter, seconds=settings.seconds)
+        row = runner.measure(
+            problem, [subject], meters={runner.PEAK: meter}, seconds=settings.seconds
+        )
         name = f"share of FMA peak {problem.label} high"
         share = row.share(bound=runner.PEAK)
         figures.append(Figure(name, share, "%", at_least=HIGH_SHARE))

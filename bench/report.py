@@ -203,7 +203,7 @@ def main(arguments=None):
     known = machine.facts() | {"threads": options.threads}
     print(machine.heading(known), "\n")
     found, rows = measure(names, settings, say)
-    noise = max((row.run.noise for row in every(rows) if row.run), default=0.0)
+    noise = max((row.noise for row in every(rows)), default=0.0)
     if noise > table.NOISY:
         say(f"noisy: a median holds to {noise:.0%} only; other work on this machine?")
     if not options.quick and not options.only:

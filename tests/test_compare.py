@@ -6,12 +6,14 @@ import pytest
 from fastattn.measure import compare
 
 
-def run_data(seconds, rate=1.0, noise=0.0, **entry):
+def run_data(seconds, rate=1.0, noise=0.0, cache=1.0, **entry):
     """Return a row as it is in a file of figures."""
-    subject = {"seconds": seconds, "noise": noise} | entry
+    samples = [seconds * (1 + noise * place) for place in (-3, -2, -1, 0, 1, 2, 3)]
+    subject = {"seconds": seconds, "samples": samples} | entry
+    rates = {"peak": [rate / 2, *[rate] * 5, rate * 3], "read": [1.0], "cache": [cache] * 7}
     return {
         "name": "p", "subject": "us", "entries": {"us": subject}, "bound": "peak", "flops": 1.0,
-        "bytes": 1.0, "rates": {"peak": [rate / 2, *[rate] * 5, rate * 3], "read": [1.0]},
+        "bytes": 1.0, "rates": rates,
     }  # fmt: skip
 
 
@@ -22,13 +24,17 @@ def run_data(seconds, rate=1.0, noise=0.0, **entry):
         (run_data(1.25), compare.SLOWER, 0.8),
         (run_data(0.8), compare.FASTER, 1.25),
         (run_data(1.25, rate=0.8), compare.SAME, 1.0),  # the whole machine was slower
-        (run_data(1.0, rate=1.25), compare.SLOWER, 0.8),
+        (run_data(1.0, rate=1.25, cache=1.25), compare.SLOWER, 0.8),
+        (run_data(1.0, rate=1.25), compare.UNCLEAR, 0.8),  # the registers were faster, nothing else
         (run_data(1.25, noise=0.3), compare.UNCLEAR, 0.8),
-        (run_data(1.25) | {"rates": {"peak": [0.5, 1.0, 1.5]}}, compare.UNCLEAR, 0.8),
+        (run_data(1.25, cache=0.8), compare.UNCLEAR, 0.8),  # the caches were slower, too
+        (run_data(0.8, cache=1.25), compare.UNCLEAR, 1.25),
+        (run_data(1.0, cache=0.8), compare.SAME, 1.0),
         (run_data(1.01, noise=0.3), compare.UNCLEAR, 1 / 1.01),
         (run_data(1.0, failed=True), compare.WRONG, None),
         (run_data(1.0) | {"name": "other"}, compare.MISSING, None),
         (run_data(1.0) | {"rates": {}}, compare.MISSING, None),
+        (run_data(1.0, samples=[]), compare.MISSING, None),
     ],
 )
 def test_compare(new, verdict, ratio):
@@ -38,6 +44,16 @@ def test_compare(new, verdict, ratio):
     assert compare.failed([change]) == (verdict in ("SLOWER", "WRONG", "missing"))
     assert compare.cells([change])[1][0][-1] == verdict
     assert verdict in compare.summary([change], 0.95)
+
+
+def test_a_drift_that_the_limit_shares_is_no_noise():
+    drifting = [1.0, 1.3, 0.7, 1.6, 0.9, 1.1, 0.5]
+    row = run_data(1.0)
+    row["entries"]["us"]["samples"] = drifting
+    row["rates"]["peak"] = [1 / each for each in drifting]
+    [change] = compare.changes([row], [row])
+    assert change.noise == pytest.approx(0, abs=1e-12)
+    assert change.verdict == compare.SAME
 
 
 def test_only_like_compares_with_like():

@@ -23,6 +23,7 @@ from fastattn.measure import (
     timing,
 )
 from fastattn.measure.problems import Problem
+from fastattn.measure.runner import PEAK, READ
 
 SMALL = Problem(B=2, Hq=4, Hkv=2, Sq=20, D=8)
 
@@ -280,11 +281,11 @@ def test_bytes_are_those_that_have_to_be_read():
 
 
 def test_the_limit_is_the_one_that_takes_longer():
-    slow_memory = measured(Exact, peak=lambda: 1e12, read=lambda: 1e3)
+    slow_memory = measured(Exact, meters={PEAK: lambda: 1e12, READ: lambda: 1e3})
     assert slow_memory.bound == "read"
     assert "% read" in table.limit_text(slow_memory)
     assert "GB/s" in table.speed_text(slow_memory)
-    slow_core = measured(Exact, peak=lambda: 1e3, read=lambda: 1e12)
+    slow_core = measured(Exact, meters={PEAK: lambda: 1e3, READ: lambda: 1e12})
     assert slow_core.bound == "peak"
     assert slow_core.share() == slow_core.share(bound="peak") > slow_core.share(bound="read")
     assert "GFLOP/s" in table.speed_text(slow_core)
@@ -320,7 +321,7 @@ def test_limits_are_plausible():
 
 
 def test_share_of_peak():
-    row = measured(Exact, peak=lambda: 1e12)
+    row = measured(Exact, meters={PEAK: lambda: 1e12})
     assert row.share() == pytest.approx(row.gflops() / 1e3, rel=0.5)
     assert measured(Exact).share() is None
 

@@ -2,16 +2,21 @@
 """Two runs of the same problems: what became slower, and what the noise does not let say.
 
 Seconds of two runs do not compare, because clock and neighbours change in between. So each time is
-divided by that of its limit in the same run (multiply-adds in registers, or a plain read of K and
-V), which drifts along, and these shares are compared. What that does not even out, such as other
-processes in one of the runs, is said beside the verdicts.
+divided by that of its limit in the same round (multiply-adds in registers, or a plain read of K and
+V), which drifts along, and these shares are compared. A neighbour on the same core can take from
+the caches what it leaves to the registers, so a verdict has to hold by the speed of the first-level
+cache, too; else the machine was another one, and nothing can be told. What that does not even out,
+such as other processes in one of the runs, is said beside the verdicts.
 """
 
 import dataclasses
 import math
 
+import numpy as np
+
 from fastattn.measure import table
-from fastattn.measure.timing import relative_noise
+from fastattn.measure.runner import CACHE
+from fastattn.measure.timing import relative_noise, shares
 
 SAME, SLOWER, FASTER, UNCLEAR, MISSING, WRONG = (
     "same", "SLOWER", "faster", "cannot tell", "missing", "WRONG",
@@ -79,22 +84,27 @@ def _change(old, new, fail_below):
     if subject.get("failed"):
         return Change(name, None, 0.0, WRONG)
     before = old["entries"][old["subject"]]
-    bound = old.get("bound")
-    if not (subject.get("seconds") and before.get("seconds") and bound in new.get("rates", {})):
-        return Change(name, None, 0.0, MISSING)
     # The limit of the old run in both, also where the other one is a little longer today.
-    ratio = _share(new, subject, bound) / _share(old, before, bound)
-    rates = [relative_noise(row["rates"][bound]) for row in (old, new)]
-    noise = math.hypot(subject["noise"], before["noise"], *rates) * ratio
-    return Change(name, ratio, noise, _verdict(ratio, noise, fail_below))
+    bound = old.get("bound")
+    if not all(
+        entry.get("samples") and bound in row.get("rates", {})
+        for row, entry in ((old, before), (new, subject))
+    ):
+        return Change(name, None, 0.0, MISSING)
+    ratio, noise = _speed(old, new, bound)
+    verdict = _verdict(ratio, noise, fail_below)
+    if CACHE in old["rates"] and CACHE in new["rates"] and verdict in (SLOWER, FASTER):
+        verdict = verdict if _verdict(*_speed(old, new, CACHE), fail_below) == verdict else UNCLEAR
+    return Change(name, ratio, noise, verdict)
 
 
-def _share(row, entry, bound):
-    rates = sorted(row["rates"][bound])
-    middle = len(rates) // 2
-    rate = rates[middle] if len(rates) % 2 else (rates[middle - 1] + rates[middle]) / 2
-    work = row["bytes"] if bound == "read" else row["flops"]
-    return work / rate / entry["seconds"]
+def _speed(old, new, meter):
+    """Return (speed now / then, both relative to a meter, half width of its 95 % interval)."""
+    then, now = (
+        shares(row["entries"][row["subject"]]["samples"], row["rates"][meter]) for row in (old, new)
+    )
+    ratio = float(np.median(now) / np.median(then))
+    return ratio, math.hypot(relative_noise(now), relative_noise(then)) * ratio
 
 
 def _verdict(ratio, noise, fail_below):
@@ -143,5 +153,8 @@ def summary(found, fail_below):
     text = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     advice = ""
     if counts.get(UNCLEAR):
-        advice = "; where it cannot tell, the noise is larger than the difference: measure longer"
+        advice = (
+            "; where it cannot tell, the noise is larger than the difference, or the caches of the "
+            "machine changed with it: measure longer, or again"
+        )
     return f"{text} (limit {fail_below:g}){advice}"

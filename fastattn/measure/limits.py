@@ -14,6 +14,7 @@ import numpy as np
 
 SAMPLE_SECONDS = 4e-3  # long against the start of a thread, short against a change of clock
 TRIES = 3  # one of three may meet an interruption
+FIRST_LEVEL = 16 << 10  # bytes that the first-level cache of every CPU holds
 EXPONENTIALS = 1 << 12  # at a time: they stay in the first-level cache
 
 

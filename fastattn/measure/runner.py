@@ -7,7 +7,9 @@ import numpy as np
 
 from fastattn.measure import checking, limits, peers, timing
 
-PEAK, READ = "peak", "read"  # meters: multiply-adds in registers, a plain read of K and V
+# Meters: products in registers, a plain read of K and V, one of what the first-level cache holds.
+# The last one is no limit; it tells runs apart in which the machine was another one.
+PEAK, READ, CACHE = "peak", "read", "cache"
 
 
 @dataclasses.dataclass
@@ -85,6 +87,21 @@ class Row:
         """How many times faster the subject is than `peer`, the best one if None."""
         return self.run.ratio(self.subject, peer or self.best_peer)
 
+    @property
+    def noise(self):
+        """Half width of the 95 % interval of the least certain ratio to a peer.
+
+        Without a peer that of the share of the limit, or of the time; 0 if nothing was timed.
+        """
+        if not self.measured:
+            return 0.0
+        if self.peers:
+            return max(self.run.ratio_noise(self.subject, name) for name in self.peers)
+        own = self.run.timings[self.subject]
+        if self.bound is None:
+            return own.noise
+        return timing.relative_noise(timing.shares(own.samples, self.run.rates[self.bound]))
+
     def gflops(self, name=None):
         """10^9 operations per second of the allowed pairs."""
         entry = self.entries[name or self.subject]
@@ -94,7 +111,7 @@ class Row:
         """Return {meter: median time that the work takes at its rate}; both are lower bounds."""
         work = {PEAK: self.problem.flops(), READ: self.problem.bytes()}
         rates = {} if self.run is None else self.run.rates
-        return {name: float(np.median(work[name] / rate)) for name, rate in rates.items()}
+        return {name: float(np.median(work[name] / rates[name])) for name in work if name in rates}
 
     @property
     def bound(self):
@@ -116,7 +133,7 @@ class Row:
         return self.problem.bytes() / entry.timing.median / 1e9
 
 
-def measure(problem, contestants, *, peak=None, read=None, seconds=2.0, rounds=None, progress=None):
+def measure(problem, contestants, *, meters=None, seconds=2.0, rounds=None, progress=None):
     """Measure one problem.
 
     Parameters
@@ -124,8 +141,8 @@ def measure(problem, contestants, *, peak=None, read=None, seconds=2.0, rounds=N
     problem : Problem
     contestants : sequence of Peer
         The first one is the subject.
-    peak, read : callable, optional
-        Meters of the limits, run in every round.
+    meters : dict of str to callable, optional
+        Of `PEAK`, `READ` and `CACHE`, run in every round.
     seconds, rounds : float, int
         See `timing.interleave`.
     progress : callable, optional
@@ -152,11 +169,10 @@ def measure(problem, contestants, *, peak=None, read=None, seconds=2.0, rounds=N
             entry.note = f"{type(error).__name__}: {error}".splitlines()[0]
         else:
             ready[peer.name] = prepared
-    row = Row(problem, entries, arithmetic=getattr(peak, "name", "FMA"))
+    meters = meters or {}
+    row = Row(problem, entries, arithmetic=getattr(meters.get(PEAK), "name", "FMA"))
     if ready:
         calls = {name: prepared.call for name, prepared in ready.items()}
-        meters = {PEAK: peak, READ: read}
-        meters = {name: meter for name, meter in meters.items() if meter is not None}
         row.run = timing.interleave(
             calls, meters=meters, seconds=seconds, rounds=rounds, progress=progress
         )
@@ -190,6 +206,7 @@ def measure_suite(
     subject = peers.Fastattn(threads, isa)
     contestants = [subject, *peers.select(peer_names, threads)]
     active = isa or fastattn.isa()
+    cache = limits.ReadBandwidth(active, limits.FIRST_LEVEL, threads)
     peaks, rows = {}, []
     for index, problem in enumerate(problems):
         kind = limits.peak_type(problem, active)
@@ -202,11 +219,12 @@ def measure_suite(
 
         within(0, 1)
         meters = {
-            "peak": peaks[kind],
-            "read": limits.read_of(problem, problem.inputs(), active, threads),
+            PEAK: peaks[kind],
+            READ: limits.read_of(problem, problem.inputs(), active, threads),
+            CACHE: cache,
         }
         row = measure(
-            problem, contestants, **meters, seconds=seconds, rounds=rounds, progress=within
+            problem, contestants, meters=meters, seconds=seconds, rounds=rounds, progress=within
         )
         rows.append(row)
     return rows

@@ -167,10 +167,10 @@ def remarks(rows):
     if timed:
         noise = max(row.run.noise for row in timed)
         lines.append(f"noise: medians hold to {noise:.1%} at worst (95 %)")
-        if noisy := [row.problem.name for row in timed if row.run.noise > NOISY]:
+        if noisy := [row.problem.name for row in timed if row.noise > NOISY]:
             lines.append(
-                f"too noisy to promise {NOISY:.0%} on ratios, is the machine busy? "
-                f"{len(noisy)} of {len(timed)}: {', '.join(noisy[:4])}"
+                f"too noisy to promise {NOISY:.0%} on ratios, measure longer or on a quiet "
+                f"machine: {len(noisy)} of {len(timed)}: {', '.join(noisy[:4])}"
                 f"{', ...' if len(noisy) > 4 else ''}"
             )
         most = max(row.run.others or 0.0 for row in timed)
@@ -265,6 +265,7 @@ def _entry_json(row, entry):
         first, third = entry.timing.quartiles
         data |= {
             "seconds": entry.timing.median,
+            "samples": list(map(float, entry.timing.samples)),
             "quartiles": [first, third],
             "noise": entry.timing.noise,
             "outliers": entry.timing.outliers,

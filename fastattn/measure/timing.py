@@ -18,6 +18,7 @@ SAMPLE_SECONDS = 1e-3  # a sample lasts at least this long: 10^4 times the resol
 # Idle time before a sample: OpenBLAS's threads spin for some 25 ms after their work, on the cores
 # that the next contestant wants.
 SETTLE_SECONDS = 6e-2
+ALONE_SECONDS = 1e-3  # the same where there is no other contestant
 MIN_ROUNDS = 5  # fewer say nothing about quartiles
 MAX_ROUNDS = 51
 WARM_SECONDS = 50e-3  # a callable that runs longer than this warms itself up within a sample
@@ -83,18 +84,27 @@ class Run:
         """How many times faster `name` is than `base`, in each round."""
         return self.timings[base].samples / self.timings[name].samples
 
+    def ratio_noise(self, name, base):
+        """Half width of the 95 % interval of `ratio`, relative to it."""
+        return relative_noise(self.ratios(name, base))
+
     def ratio(self, name, base):
         """Median of `ratios`."""
         return float(np.median(self.ratios(name, base)))
 
     def share(self, name, meter, work):
         """Median over the rounds of (`work` per second of `name`) / (rate of `meter`)."""
-        return float(np.median(work / self.timings[name].samples / self.rates[meter]))
+        return float(np.median(shares(self.timings[name].samples, self.rates[meter], work)))
 
     @property
     def noise(self):
         """Largest relative half width of a 95 % interval of a median in this run."""
         return max((timing.noise for timing in self.timings.values()), default=0.0)
+
+
+def shares(seconds, rates, work=1.0):
+    """Return, for each round, (`work` in so many seconds) / (rate of a meter)."""
+    return work / np.asarray(seconds) / np.asarray(rates)
 
 
 def relative_noise(samples):
@@ -142,9 +152,7 @@ def geomean(values):
     return statistics.geometric_mean(values) if values else float("nan")
 
 
-def interleave(
-    callables, *, meters=None, seconds=2.0, rounds=None, settle=SETTLE_SECONDS, progress=None
-):
+def interleave(callables, *, meters=None, seconds=2.0, rounds=None, settle=None, progress=None):
     """Time `callables` in interleaved rounds.
 
     Parameters
@@ -157,9 +165,10 @@ def interleave(
         Time to spend, from which the number of rounds follows (5 to 51).
     rounds : int, optional
         Number of rounds instead.
-    settle : float
-        Seconds of rest before each sample. Thread pools of other libraries spin on for
-        a while after their work is done, on the cores that the next one wants to use.
+    settle : float, optional
+        Seconds of rest before each sample, where there are several callables. Thread pools of other
+        libraries spin on for a while after their work is done, on the cores that the next one wants
+        to use.
     progress : callable, optional
         Called as ``progress(done, total)`` after every round.
 
@@ -168,6 +177,8 @@ def interleave(
     Run
     """
     meters = meters or {}
+    if settle is None:
+        settle = SETTLE_SECONDS if len(callables) > 1 else ALONE_SECONDS
     samplers = {name: _Sampler(call) for name, call in callables.items()}
     if rounds is None:
         cost = sum(sampler.cost for sampler in samplers.values())
