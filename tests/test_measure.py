@@ -142,7 +142,7 @@ def test_bad_problems(options):
 def test_interleaved_rounds():
     log = []
     calls = {
-        name: lambda name=name: log.append(name) or time.sleep(2e-3) for name in ("a", "b", "c")
+        name: lambda name=name: log.append(name) or time.sleep(2e-2) for name in ("a", "b", "c")
     }
     run = timing.interleave(calls, meters={"m": lambda: 5.0}, rounds=6, settle=0)
     assert {name: len(t.samples) for name, t in run.timings.items()} == dict.fromkeys("abc", 6)
@@ -160,6 +160,18 @@ def test_short_calls_are_repeated():
     timed = run.timings["nothing"]
     assert timed.calls > 100
     assert timed.median < 1e-5
+
+
+def test_a_sample_is_the_median_of_several_stretches():
+    log = []
+    sampler = timing._Sampler(lambda: log.append(0) or time.sleep(4e-3))
+    log.clear()
+    sampler.sample()
+    assert len(log) == sampler.warm + sampler.calls * sampler.stretches
+    assert 3 <= sampler.stretches <= 5
+    pauses = iter([0, 1e-3, 2e-2, 1e-3, 1e-3, 1e-3, 1e-3])  # one of them interrupted
+    sampler.call = lambda: time.sleep(next(pauses))
+    assert 1e-3 <= sampler.sample() < 1e-2
 
 
 def test_statistics():

@@ -14,13 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-SAMPLE_SECONDS = 1e-3  # a sample lasts at least this long: 10^4 times the resolution of the clock
+STRETCH_SECONDS = 1e-3  # what is timed at once: 10^4 times the resolution of the clock
+# A sample is the median of so many stretches: less chance in it, and short beside the rest.
+SAMPLE_SECONDS = 20e-3
 # Idle time before a sample: OpenBLAS's threads spin for some 25 ms after their work, on the cores
 # that the next contestant wants.
 SETTLE_SECONDS = 6e-2
 ALONE_SECONDS = 1e-3  # the same where there is no other contestant
 MIN_ROUNDS = 5  # fewer say nothing about quartiles
-MAX_ROUNDS = 51
+MAX_ROUNDS = 501
 WARM_SECONDS = 50e-3  # a callable that runs longer than this warms itself up within a sample
 
 
@@ -33,7 +35,7 @@ class Timing:
     samples : ndarray
         (rounds,), in the order of the rounds.
     calls : int
-        Calls per sample.
+        Calls in each stretch of a sample.
     """
 
     samples: np.ndarray
@@ -162,7 +164,7 @@ def interleave(callables, *, meters=None, seconds=2.0, rounds=None, settle=None,
     meters : dict of str to callable, optional
         Measure themselves: each is called once per round and returns a rate.
     seconds : float
-        Time to spend, from which the number of rounds follows (5 to 51).
+        Time to spend, from which the number of rounds follows (5 to 501).
     rounds : int, optional
         Number of rounds instead.
     settle : float, optional
@@ -202,7 +204,7 @@ def interleave(callables, *, meters=None, seconds=2.0, rounds=None, settle=None,
 
 
 class _Sampler:
-    """A callable, how many calls make a sample of it, and whether an untimed call comes first.
+    """A callable, how many calls and stretches make a sample, and whether an untimed call is first.
 
     That is found by running it. After the untimed call caches, clock and the own worker threads are
     in the state in which a program that calls repeatedly finds them; a long call reaches that state
@@ -210,7 +212,7 @@ class _Sampler:
     """
 
     def __init__(self, call):
-        self.call, self.calls, self.warm = call, 1, False
+        self.call, self.calls, self.stretches, self.warm = call, 1, 1, False
         self.seconds = self.sample()  # of one call; about, it was cold
         if self.seconds >= WARM_SECONDS:
             return
@@ -218,23 +220,27 @@ class _Sampler:
             # The smaller of two: an interruption would look like a call that is long enough.
             self.seconds = min(self.sample(), self.sample())
             elapsed = self.seconds * self.calls
-            if elapsed >= SAMPLE_SECONDS:
+            if elapsed >= STRETCH_SECONDS:
                 break
             # Aim a little high; at most tenfold, because a short first look is a bad guess.
-            factor = min(1.2 * SAMPLE_SECONDS / max(elapsed, 1e-9), 10)
+            factor = min(1.2 * STRETCH_SECONDS / max(elapsed, 1e-9), 10)
             self.calls = max(self.calls + 1, int(self.calls * factor))
+        self.stretches = max(1, round(SAMPLE_SECONDS / elapsed))
         self.warm = self.seconds < WARM_SECONDS
 
     @property
     def cost(self):
         """About the seconds that taking a sample takes."""
-        return self.seconds * (self.calls + self.warm)
+        return self.seconds * (self.calls * self.stretches + self.warm)
 
     def sample(self):
-        """Return the seconds per call of `calls` calls in a row."""
-        call, repeats = self.call, range(self.calls)
+        """Return the seconds per call of `calls` calls in a row, the median of all stretches."""
         if self.warm:
-            call()
+            self.call()
+        return statistics.median(self._stretch() for _ in range(self.stretches))
+
+    def _stretch(self):
+        call, repeats = self.call, range(self.calls)
         begin = time.perf_counter()
         for _ in repeats:
             call()
