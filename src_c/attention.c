@@ -27,8 +27,8 @@ static void run_task(void *context, int64_t task, int thread)
         fa_worker_load(&worker, begin, end);
         FA_MARK(FA_STAGE_LOAD);
         for (int tile = 0; tile < worker.share.tiles; ++tile)
-            for (int64_t block = begin; block < end; ++block)
-                fa_worker_update(&worker, tile, block);
+            for (int64_t block = begin; block < end;)
+                block = fa_worker_update(&worker, tile, block, end);
         begin = end;
     }
     fa_worker_stop(&worker);

@@ -13,6 +13,7 @@
 #define FA_ALIGNED(bytes) __declspec(align(bytes))
 #define FA_UNLIKELY(condition) (condition)
 #define FA_PREFETCH(address) ((void)(address))
+#define FA_PREFETCH_FAR(address) ((void)(address))
 #define FA_KEEP(pointer) ((void)(pointer))
 #else
 #define FA_INLINE static inline __attribute__((always_inline, unused))
@@ -20,8 +21,10 @@
 #define FA_RESTRICT restrict
 #define FA_ALIGNED(bytes) __attribute__((aligned(bytes)))
 #define FA_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
-/* For reading, into every cache. */
+/* For reading, into every cache, or all but the first, which rows that lie apart by a power of two
+ * would overflow. */
 #define FA_PREFETCH(address) __builtin_prefetch(address, 0, 3)
+#define FA_PREFETCH_FAR(address) __builtin_prefetch(address, 0, 2)
 /* Keeps an address in a register, where the compiler would spread it over many and run out. */
 #define FA_KEEP(pointer) __asm__("" : "+r"(pointer))
 /* Tile loops must be unrolled completely, or their accumulators live in memory. */

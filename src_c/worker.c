@@ -229,13 +229,14 @@ void fa_worker_load(fa_worker *worker, int64_t block, int64_t last)
     if (worker->sequence.matrix) load_panels(worker);
 }
 
-/* Keys [begin, end) of a block that a tile needs. */
-static fa_range needed(const fa_worker *worker, const fa_worker_tile *tile, int64_t block)
+/* Keys of blocks [block, last) that a tile needs. */
+static fa_range needed(const fa_worker *worker, const fa_worker_tile *tile, int64_t block,
+                       int64_t last)
 {
     const int64_t key_block = worker->sequence.key_block;
     const int64_t earliest = larger(worker->first_key, block * key_block);
     fa_range range = {larger(tile->span.begin, earliest),
-                      smaller(smaller(tile->span.end, worker->key_end), (block + 1) * key_block)};
+                      smaller(smaller(tile->span.end, worker->key_end), last * key_block)};
     if (tile->states && tile->states[block] == FA_BLOCK_SKIP) range.end = range.begin;
     if (worker->sequence.matrix) range.begin -= range.begin % FA_PANEL_ALIGN;
     return range;
@@ -319,15 +320,29 @@ static void update_part(fa_worker *worker, fa_worker_tile *tile, int64_t block, 
     worker->block_used = 1;
 }
 
-void fa_worker_update(fa_worker *worker, int index, int64_t block)
+/* Under a mask blocks are shorter than those of a matrix unit: such of one kind go together. */
+static int64_t last_alike(const fa_worker *worker, const fa_worker_tile *tile, int64_t block,
+                          int64_t end)
+{
+    const fa_sequence *sequence = &worker->sequence;
+    int64_t last = block + 1;
+    if (!sequence->matrix || !tile->states) return last;
+    end = smaller(block + sequence->matrix->key_block / sequence->key_block, end);
+    while (last < end && tile->states[last] == tile->states[block]) ++last;
+    return last;
+}
+
+int64_t fa_worker_update(fa_worker *worker, int index, int64_t block, int64_t end)
 {
     fa_worker_tile *tile = &worker->tile[index];
-    fa_range range = needed(worker, tile, block);
+    const int64_t last = last_alike(worker, tile, block, end);
+    fa_range range = needed(worker, tile, block, last);
     while (range.begin < range.end) {
         const fa_range first = {range.begin, first_end(worker, tile, range)};
         update_part(worker, tile, block, first);
         range.begin = first.end;
     }
+    return last;
 }
 
 /* ---- results ---- */
@@ -350,7 +365,7 @@ void fa_worker_weigh(fa_worker *worker)
         for (int64_t block = worker->block_begin; block < worker->block_end; ++block) {
             void *rows[FA_MAX_WIDTH];
             fa_worker_load(worker, block, block + 1);
-            const fa_range range = needed(worker, tile, block);
+            const fa_range range = needed(worker, tile, block, block + 1);
             if (range.begin >= range.end) continue;
             const fa_block part = block_of(worker, tile, block, range);
             for (int r = 0; r < tile->rows.rows; ++r)

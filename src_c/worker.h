@@ -57,7 +57,8 @@ void fa_worker_stop(fa_worker *worker);
 /* Bring the keys of blocks [block, end); so many are brought together. */
 int64_t fa_worker_load_end(const fa_worker *worker, int64_t block);
 void fa_worker_load(fa_worker *worker, int64_t block, int64_t end);
-void fa_worker_update(fa_worker *worker, int tile, int64_t block);
+/* A tile, by the keys of a block, or of some from there on; the first one that is left. */
+int64_t fa_worker_update(fa_worker *worker, int tile, int64_t block, int64_t end);
 void fa_worker_weigh(fa_worker *worker);
 void fa_worker_finish(fa_worker *worker);
 
