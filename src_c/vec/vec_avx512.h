@@ -123,7 +123,7 @@ FA_INLINE vec v_shift_bits(vec a)
 FA_INLINE uint32_t v_flags(const uint8_t *p)
 {
     const __m256i bytes = _mm256_loadu_si256((const __m256i *)p);
-    return _cvtmask32_u32(_mm256_test_epi8_mask(bytes, bytes));
+    return ~(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, _mm256_setzero_si256()));
 }
 
 #if FA_REAL_BITS == 32
