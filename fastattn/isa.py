@@ -3,6 +3,7 @@
 
 import contextlib
 import contextvars
+import functools
 import os
 
 from fastattn import _core
@@ -19,7 +20,7 @@ def isas():
     list of str
         For instance ``["scalar", "avx2", "avx512"]``.
     """
-    return [name for name, missing in _core.isa_table().items() if missing is None]
+    return [name for name, missing in _table().items() if missing is None]
 
 
 def isa():
@@ -66,9 +67,14 @@ def active():
     return _active.get(_default)
 
 
+@functools.cache
+def _table():
+    """What the machine has does not change, and asking takes a virtual one tens of microseconds."""
+    return _core.isa_table()
+
+
 def _require(name, what, error):
-    table = _core.isa_table()
-    missing = table.get(name, "there is no such instruction set in this build")
+    missing = _table().get(name, "there is no such instruction set in this build")
     if missing is not None:
         raise error(f"{what}: expected one of {', '.join(isas())}, got {name!r}: {missing}")
 

@@ -5,6 +5,7 @@ import math
 
 import torch
 import torch.nn.functional as F
+from torch.compiler import is_compiling
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from fastattn.torch._attention import attention
@@ -48,6 +49,8 @@ def scaled_dot_product_attention(
         raise NotImplementedError(f"dropout_p: expected 0.0, got {dropout_p} (there is no dropout)")
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask: expected None with is_causal=True, got both")
+    if not is_compiling() and query.shape == key.shape == value.shape:  # nothing to match: quick
+        return attention(query, key, value, attn_mask=attn_mask, causal=is_causal, scale=scale)
     query, key, value = _matching_heads(query, key, value, enable_gqa)
     # Only causality asks where query 0 is, and not even that for a square.
     top_left = 0 if is_causal and query.shape[-2] != key.shape[-2] else None
