@@ -6,6 +6,8 @@ import pytest
 
 import fastattn
 
+pytestmark = pytest.mark.forces_isa
+
 K, V = np.ones((2, 2, 3, 8), np.float32), np.ones((2, 2, 3, 5), np.float32)
 PACK = {"k": np.ones((6, 2, 8), np.float32), "v": np.ones((6, 2, 5), np.float32)}
 APPEND_ERRORS = {

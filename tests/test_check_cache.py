@@ -9,6 +9,8 @@ from error_cases_cache import FIVE, PAGED, PAGES, PAGES_V, TABLE, VARLEN, VARLEN
 
 from fastattn import _check
 
+pytestmark = pytest.mark.forces_isa
+
 # ---- dtypes --------------------------------------------------------------------------------------
 
 PAIRS = [

@@ -5,6 +5,8 @@ import pytest
 
 from fastattn.measure import compare
 
+pytestmark = pytest.mark.forces_isa
+
 
 def run_data(seconds, rate=1.0, noise=0.0, cache=1.0, **entry):
     """Return a row as it is in a file of figures."""

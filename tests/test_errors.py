@@ -47,6 +47,8 @@ from fastattn import (
     _check_varlen,
 )
 
+pytestmark = pytest.mark.forces_isa
+
 
 def arguments(changes):
     return {"q": Q, "k": K, "v": V, **changes}

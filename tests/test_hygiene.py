@@ -14,7 +14,10 @@ C_FILES = [p for p in (ROOT / "src_c").rglob("*") if p.suffix in (".c", ".h", ".
 PYTHON = [*(ROOT / "fastattn").rglob("*.py"), *(ROOT / "tests").rglob("*.py"),
           *(ROOT / "bench").rglob("*.py"), ROOT / "setup.py"]  # fmt: skip
 OTHER = [*(ROOT / "fastattn").glob("*.pyx"), *(ROOT / "tests").rglob("*.c")]
-pytestmark = pytest.mark.skipif(not C_FILES, reason="needs the source tree")
+pytestmark = [
+    pytest.mark.forces_isa,
+    pytest.mark.skipif(not C_FILES, reason="needs the source tree"),
+]
 COMPILER = shutil.which("gcc")
 FLAGS = {
     "scalar": [],

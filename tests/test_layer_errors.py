@@ -7,6 +7,8 @@ import pytest
 import fastattn
 from fastattn import layers
 
+pytestmark = pytest.mark.forces_isa
+
 X = np.zeros((2, 5, 8), np.float32)
 W = np.zeros((8, 8), np.float32)
 IDS = np.zeros((2, 5), int)

@@ -9,9 +9,13 @@ import pytest
 import fastattn
 from fastattn import _kernels, reference
 
-pytestmark = pytest.mark.skipif(
-    not _kernels.has_matrix(fastattn.isas()[-1]), reason="this machine has no matrix unit (AMX)"
-)
+pytestmark = [
+    pytest.mark.forces_isa,
+    pytest.mark.skipif(
+        not _kernels.has_matrix(fastattn.isas()[-1]),
+        reason="this machine has no matrix unit (AMX)",
+    ),
+]
 ISA = fastattn.isas()[-1]
 # (dtype, precision): pieces of bfloat16
 KINDS = [

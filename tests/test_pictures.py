@@ -7,6 +7,8 @@ import pytest
 from fastattn.measure import pictures, runner, suites, sweeps, timing
 from fastattn.measure.problems import Problem
 
+pytestmark = pytest.mark.forces_isa
+
 pytest.importorskip("matplotlib")
 
 MACHINE = {

@@ -9,6 +9,8 @@ import pytest
 import fastattn
 from fastattn import plot
 
+pytestmark = pytest.mark.forces_isa
+
 pytest.importorskip("matplotlib")
 
 

@@ -9,6 +9,8 @@ from score_loop import bool_mask, float_mask, loop, tensors
 
 from fastattn import reference
 
+pytestmark = pytest.mark.forces_isa
+
 TOLERANCE = {"rtol": 0, "atol": 1e-13}  # float64, depth and key counts of a few dozen
 
 OPTIONS = {

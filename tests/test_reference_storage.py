@@ -11,6 +11,8 @@ from score_loop import bool_mask, float_mask, loop, tensors
 
 from fastattn import reference
 
+pytestmark = pytest.mark.forces_isa
+
 TOLERANCE = {"rtol": 0, "atol": 1e-13}
 LENGTHS = np.array([7, 4])
 
