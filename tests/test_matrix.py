@@ -185,6 +185,19 @@ def test_scores_that_rise_and_numbers_that_pieces_do_not_carry(rng):
     check(KINDS[-1], q, flat, v)
 
 
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+def test_scores_at_the_limit_of_the_running_maximum(kind, rng):
+    """Whole chunks whose probabilities are as great as they may be, rounded up and down."""
+    q, k, v = tensors(rng, kind, batch=1)
+    limit = 8 / np.log2(np.e)
+    for excess in (-1e-2, -1e-6, -1e-7, 0, 1e-7, 1e-6, 1e-2):
+        for size in (0, 1e3):
+            q[:], k[:] = 0, 0
+            q[..., 0], q[..., 1] = 1, size
+            k[..., 32:, 0], k[..., 1] = limit * (1 + excess), 1
+            check(kind, q, k, v, scale=1.0)
+
+
 @pytest.mark.parametrize("pair", [("float32", "bfloat16"), ("bfloat16", "int8"),
                                   ("float16", "float8_e4m3fn"), ("float32", "float16")],
                          ids="-".join)  # fmt: skip
