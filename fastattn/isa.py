@@ -3,7 +3,6 @@
 
 import contextlib
 import contextvars
-import functools
 import os
 
 from fastattn import _core
@@ -20,7 +19,7 @@ def isas():
     list of str
         For instance ``["scalar", "avx2", "avx512"]``.
     """
-    return [name for name, missing in _table().items() if missing is None]
+    return [name for name, missing in _core.isa_table().items() if missing is None]
 
 
 def isa():
@@ -67,14 +66,8 @@ def active():
     return _active.get(_default)
 
 
-@functools.cache
-def _table():
-    """What the machine has does not change, and asking takes a virtual one tens of microseconds."""
-    return _core.isa_table()
-
-
 def _require(name, what, error):
-    missing = _table().get(name, "there is no such instruction set in this build")
+    missing = _core.isa_table().get(name, "there is no such instruction set in this build")
     if missing is not None:
         raise error(f"{what}: expected one of {', '.join(isas())}, got {name!r}: {missing}")
 

@@ -47,14 +47,25 @@ const char *fa_isa_name(int index)
 }
 
 /* Asking the CPU takes microseconds in a virtual machine, so it is asked once. Threads that race
- * here write the same byte. */
+ * here write the same word. */
+static const char *lacks(int index)
+{
+    static const char *volatile answers[ISA_COUNT]; /* "": nothing */
+    const char *answer = answers[index];
+    if (!answer) {
+        answer = ISAS[index].missing();
+        if (!answer) answer = "";
+        answers[index] = answer;
+    }
+    return *answer ? answer : NULL;
+}
+
 enum { UNKNOWN, YES, NO };
 static volatile unsigned char known[ISA_COUNT];
 
 static int available(int index)
 {
-    if (known[index] == UNKNOWN)
-        known[index] = ISAS[index].missing() || !ISAS[index].permitted() ? NO : YES;
+    if (known[index] == UNKNOWN) known[index] = lacks(index) || !ISAS[index].permitted() ? NO : YES;
     return known[index] == YES;
 }
 
@@ -62,7 +73,7 @@ static int available(int index)
 const char *fa_isa_missing(int index)
 {
     if (index < 0 || index >= ISA_COUNT) return "no such instruction set";
-    const char *missing = ISAS[index].missing();
+    const char *missing = lacks(index);
     if (!missing && known[index] == NO) return "the operating system refused its registers";
     return missing;
 }
