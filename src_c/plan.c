@@ -56,15 +56,15 @@ static const fa_matrix *matrix_for(const fa_plan *plan)
 
 /* ---- sequences ---- */
 
-fa_sequence fa_plan_sequence(const fa_plan *plan, int64_t index)
+void fa_plan_sequence(const fa_plan *plan, int64_t index, fa_sequence *sequence)
 {
     const fa_args *args = plan->args;
-    if (!args->cu_q && !args->kv_begin && !args->kv_end && !args->q_offset) { /* all are alike */
-        fa_sequence sequence = plan->model;
-        sequence.index = index;
-        return sequence;
+    if (args->cu_q || args->kv_begin || args->kv_end || args->q_offset) {
+        *sequence = fa_sequence_at(args, plan->kernels, plan->matrix, index);
+        return;
     }
-    return fa_sequence_at(plan->args, plan->kernels, plan->matrix, index);
+    *sequence = plan->model; /* all are alike */
+    sequence->index = index;
 }
 
 void fa_set_rows(fa_rows *rows, const fa_plan *plan, const fa_tensor *tensor,
@@ -130,7 +130,8 @@ static int valid_sequences(const fa_plan *plan)
 {
     const fa_args *args = plan->args;
     for (int64_t n = 0; n < plan->sequences; ++n) {
-        const fa_sequence sequence = fa_plan_sequence(plan, n);
+        fa_sequence sequence;
+        fa_plan_sequence(plan, n, &sequence);
         const fa_positions *positions = &sequence.positions;
         if (sequence.queries < 0 || sequence.keys < 0) return 0;
         if (positions->begin < 0 || positions->end < 0 || positions->end > sequence.keys) return 0;
@@ -167,7 +168,8 @@ static fa_status allocate(fa_plan *plan)
 
     int64_t map_bytes = 0;
     if (plan->args->mask.data) {
-        const fa_sequence first = fa_plan_sequence(plan, 0);
+        fa_sequence first;
+        fa_plan_sequence(plan, 0, &first);
         plan->map_tiling = first.tiling;
         plan->map_plan = (fa_blockmap_plan){plan->args, &plan->map_tiling, plan->group,
                                             plan->sequences, first.key_block};

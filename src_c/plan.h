@@ -57,7 +57,7 @@ typedef struct {
 fa_status fa_plan_make(fa_plan *plan, const fa_args *given, int weights);
 void fa_plan_free(fa_plan *plan);
 
-fa_sequence fa_plan_sequence(const fa_plan *plan, int64_t index);
+void fa_plan_sequence(const fa_plan *plan, int64_t index, fa_sequence *sequence);
 
 /* ---- tasks.c ---- */
 

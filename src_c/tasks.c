@@ -62,7 +62,8 @@ void fa_plan_tasks(fa_plan *plan)
     double work = 0, cost = 0, longest = 0;
     int64_t tiles = 0, most_tiles = 0;
     for (int64_t n = 0; n < plan->sequences; ++n) {
-        const fa_sequence sequence = fa_plan_sequence(plan, n);
+        fa_sequence sequence;
+        fa_plan_sequence(plan, n, &sequence);
         work += (double)sequence.tiling.rows * cost_of(&sequence, args->kv_heads);
         tiles += sequence.tiling.tiles * args->kv_heads;
         if (sequence.tiling.tiles > most_tiles) most_tiles = sequence.tiling.tiles;
@@ -80,7 +81,8 @@ void fa_plan_tasks(fa_plan *plan)
 
     int64_t chunks = 1, states = 0, thin = 0;
     for (int64_t n = 0; n < plan->sequences; ++n) {
-        const fa_sequence sequence = fa_plan_sequence(plan, n);
+        fa_sequence sequence;
+        fa_plan_sequence(plan, n, &sequence);
         const int64_t own = sequence.tiling.tiles;
         const double part = cost_of(&sequence, own < plan->tiles ? own : plan->tiles);
         cost += cost_of(&sequence, own * args->kv_heads);
@@ -110,7 +112,8 @@ void fa_plan_entries(fa_plan *plan)
     for (int64_t n = 0; n < plan->sequences; ++n) {
         plan->entries[n] = (fa_entry){.sequence = n};
         if (!args->cu_q && !args->kv_end) continue;
-        const fa_sequence sequence = fa_plan_sequence(plan, n);
+        fa_sequence sequence;
+        fa_plan_sequence(plan, n, &sequence);
         const int64_t tiles = sequence.tiling.tiles;
         plan->entries[n].first_task =
             (int64_t)cost_of(&sequence, tiles < plan->tiles ? tiles : plan->tiles);
@@ -121,7 +124,8 @@ void fa_plan_entries(fa_plan *plan)
         fa_entry *entry = &plan->entries[n];
         entry->first_task = task, entry->first_part = part, entry->first_state = state;
         if (n == plan->sequences) break;
-        const fa_sequence sequence = fa_plan_sequence(plan, entry->sequence);
+        fa_sequence sequence;
+        fa_plan_sequence(plan, entry->sequence, &sequence);
         const int64_t parts = parts_of(plan, &sequence);
         part += parts;
         task += plan->split ? parts * sequence.chunks : parts;
@@ -159,7 +163,7 @@ static fa_share share_of(const fa_plan *plan, const fa_entry *entry, int64_t par
 fa_share fa_share_of_part(const fa_plan *plan, int64_t part, fa_sequence *sequence)
 {
     const fa_entry *entry = entry_of(plan, part, 1);
-    *sequence = fa_plan_sequence(plan, entry->sequence);
+    fa_plan_sequence(plan, entry->sequence, sequence);
     return share_of(plan, entry, part - entry->first_part, sequence);
 }
 
@@ -167,7 +171,7 @@ fa_share fa_share_of_part(const fa_plan *plan, int64_t part, fa_sequence *sequen
 fa_share fa_share_of_task(const fa_plan *plan, int64_t task, fa_sequence *sequence)
 {
     const fa_entry *entry = entry_of(plan, task, 0);
-    *sequence = fa_plan_sequence(plan, entry->sequence);
+    fa_plan_sequence(plan, entry->sequence, sequence);
     const int64_t parts = parts_of(plan, sequence), own = task - entry->first_task;
     fa_share share = share_of(plan, entry, own % parts, sequence);
     share.chunk = own / parts;
