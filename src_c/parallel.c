@@ -28,6 +28,7 @@ enum {
     JOBS = 16,         /* calls that can have helpers at the same time; further ones run alone */
     MAX_HELPERS = 255, /* of all calls together */
     SPIN_NANOSECONDS = 50000,
+    LISTS = 8, /* of tasks, at most: see work() */
 };
 
 /* state of a job: members | seats * SEAT | OPEN | TAKEN. A helper takes a seat and becomes a member
@@ -40,7 +41,10 @@ typedef struct {
     fa_task *run;
     void *context;
     int64_t tasks;
-    _Alignas(64) atomic_llong next;
+    int lists;
+    struct {
+        _Alignas(64) atomic_llong next;
+    } list[LISTS];
 } job;
 
 static job jobs[JOBS];
@@ -67,12 +71,18 @@ static int64_t now(void)
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
+/* Tasks are dealt out in turn, and who has none left takes those of others. So equal calls one
+ * after the other find most of what they wrote in the caches of their own core, and the threads of
+ * short ones do not wait for each other's counter. */
 static void work(job *at, int thread)
 {
-    for (;;) {
-        const int64_t task = atomic_fetch_add_explicit(&at->next, 1, memory_order_relaxed);
-        if (task >= at->tasks) return;
-        at->run(at->context, task, thread);
+    for (int n = 0; n < at->lists; ++n) {
+        const int own = (thread + n) % at->lists;
+        atomic_llong *next = &at->list[own].next;
+        while (own + atomic_load_explicit(next, memory_order_relaxed) < at->tasks) {
+            const int64_t turn = atomic_fetch_add_explicit(next, at->lists, memory_order_relaxed);
+            if (own + turn < at->tasks) at->run(at->context, own + turn, thread);
+        }
     }
 }
 
@@ -247,7 +257,9 @@ void fa_parallel_for(int64_t tasks, int threads, fa_task *run, void *context)
     at->run = run;
     at->context = context;
     at->tasks = tasks;
-    atomic_store(&at->next, 0);
+    at->lists = threads < LISTS ? threads : LISTS;
+    for (int n = 0; n < at->lists; ++n)
+        atomic_store_explicit(&at->list[n].next, 0, memory_order_relaxed);
     open_job(at);
     work(at, 0);
     close_job(at);
