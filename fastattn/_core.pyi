@@ -10,6 +10,7 @@ def attend_plain(
     v: object,
     causal: bool,
     scale: float | None,
+    out: object,
     threads: int,
     isa: bytes,
 ) -> npt.NDArray[np.floating] | None: ...

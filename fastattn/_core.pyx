@@ -110,7 +110,36 @@ cdef inline bint plain(cnp.ndarray array, int kind) noexcept:
     )
 
 
-def attend_plain(q, k, v, bint causal, scale, int threads, bytes isa):
+cdef bint apart(cnp.ndarray out, cnp.ndarray array) noexcept:
+    """All of `out`, which is contiguous, before or behind all of `array`."""
+    cdef char *first = <char *>cnp.PyArray_DATA(array)
+    cdef char *last = first
+    cdef char *begin = <char *>cnp.PyArray_DATA(out)
+    cdef cnp.npy_intp step
+    cdef int axis
+    for axis in range(cnp.PyArray_NDIM(array)):
+        step = (cnp.PyArray_DIMS(array)[axis] - 1) * cnp.PyArray_STRIDES(array)[axis]
+        if step < 0:
+            first += step
+        else:
+            last += step
+    return begin + cnp.PyArray_NBYTES(out) <= first or last + array.itemsize <= begin
+
+
+cdef inline bint plain_out(cnp.ndarray out, int kind, const cnp.npy_intp *shape) noexcept:
+    """A contiguous, writable array of that shape and type."""
+    cdef int axis
+    if not (plain(out, kind) and cnp.PyArray_IS_C_CONTIGUOUS(out)):
+        return False
+    if not cnp.PyArray_ISWRITEABLE(out):
+        return False
+    for axis in range(4):
+        if cnp.PyArray_DIMS(out)[axis] != shape[axis]:
+            return False
+    return True
+
+
+def attend_plain(q, k, v, bint causal, scale, out, int threads, bytes isa):
     """Attention of float32 or float16 arrays (B, H, S, D) without further options, at once.
 
     Returns None for anything that is not exactly that, errors included: `_check` sees to it.
@@ -147,7 +176,12 @@ def attend_plain(q, k, v, bint causal, scale, int threads, bytes isa):
         return None
     args.value_depth = shape[3] = vs[3]
     shape[0], shape[1], shape[2] = qs[0], qs[1], qs[2]
-    out = cnp.PyArray_EMPTY(4, shape, kind, 0)
+    if out is None:
+        out = cnp.PyArray_EMPTY(4, shape, kind, 0)
+    elif not cnp.PyArray_CheckExact(out) or not plain_out(out, kind, shape):
+        return None
+    elif not (apart(out, q) and apart(out, k) and apart(out, v)):
+        return None
     describe(&args.v, v, 1)
     describe(&args.out, out, 1)
     args.causal = causal

@@ -203,6 +203,29 @@ def test_out_overlaps(call, name, tensor):
     check(lambda: call(**arguments({name: tensor, "out": out})), ValueError, message)
 
 
+@pytest.mark.parametrize("backwards", [False, True])
+def test_out_right_beside_a_tensor(backwards):
+    """Neighbours in memory do not overlap; one element more of either does."""
+    memory = np.random.default_rng(5).standard_normal(3 * 512 + 1).astype(F32)
+    shape = (1, 2, 16, 16)
+    q, out = (memory[n : n + 512].reshape(shape) for n in (0, 1024))
+    for first in (512, 511, 513):
+        k = memory[first : first + 512].reshape(shape)
+        k = k[:, ::-1, ::-1] if backwards else k
+        if first == 513:
+            before, message = memory.copy(), "out: expected memory of its own, got an array that"
+            check(
+                lambda k=k: fastattn.attention(q, k, q, out=out),
+                ValueError,
+                f"{message} overlaps k",
+            )
+            np.testing.assert_array_equal(memory, before)
+        else:
+            expected = fastattn.attention(q.copy(), k.copy(), q.copy())
+            assert fastattn.attention(q, k, q, out=out) is out
+            np.testing.assert_array_equal(out, expected)
+
+
 def test_out_overlaps_lengths(call):
     memory = np.zeros(2 * 8 * 16 * 48, F32)
     out, lengths = memory.reshape(OUT_SHAPE), memory.view(np.int64)[:2]
