@@ -67,6 +67,13 @@ FA_INLINE void v_transpose(vec r[LANES])
     }
 }
 
+FA_INLINE vec v_sum_lanes(vec r[LANES])
+{
+    const vec a = _mm256_hadd_ps(_mm256_hadd_ps(r[0], r[1]), _mm256_hadd_ps(r[2], r[3]));
+    const vec b = _mm256_hadd_ps(_mm256_hadd_ps(r[4], r[5]), _mm256_hadd_ps(r[6], r[7]));
+    return v_add(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
+
 FA_INLINE vec v_shift_bits(vec a)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 1));
@@ -87,6 +94,12 @@ FA_INLINE void v_transpose(vec r[LANES])
     r[1] = _mm256_permute2f128_pd(b, d, 0x20);
     r[2] = _mm256_permute2f128_pd(a, c, 0x31);
     r[3] = _mm256_permute2f128_pd(b, d, 0x31);
+}
+
+FA_INLINE vec v_sum_lanes(vec r[LANES])
+{
+    const vec a = _mm256_hadd_pd(r[0], r[1]), b = _mm256_hadd_pd(r[2], r[3]);
+    return v_add(_mm256_permute2f128_pd(a, b, 0x20), _mm256_permute2f128_pd(a, b, 0x31));
 }
 
 FA_INLINE vec v_shift_bits(vec a)

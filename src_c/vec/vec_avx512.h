@@ -80,6 +80,22 @@ FA_INLINE void v_transpose(vec r[LANES])
     }
 }
 
+/* Each step adds halves and puts two vectors into one: 30 shuffles, a transpose has 64. */
+FA_INLINE vec v_sum_lanes(vec r[LANES])
+{
+    FA_UNROLL_FOR (int i = 0; i < 8; ++i)
+        r[i] = v_add(_mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]),
+                     _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]));
+    FA_UNROLL_FOR (int i = 0; i < 4; ++i)
+        r[i] = v_add(_mm512_shuffle_ps(r[2 * i], r[2 * i + 1], 0x44),
+                     _mm512_shuffle_ps(r[2 * i], r[2 * i + 1], 0xee));
+    FA_UNROLL_FOR (int n = 2; n > 0; n /= 2)
+        FA_UNROLL_FOR (int i = 0; i < n; ++i)
+            r[i] = v_add(_mm512_shuffle_f32x4(r[2 * i], r[2 * i + 1], 0x88),
+                         _mm512_shuffle_f32x4(r[2 * i], r[2 * i + 1], 0xdd));
+    return r[0];
+}
+
 FA_INLINE vec v_shift_bits(vec a)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 1));
@@ -112,6 +128,18 @@ FA_INLINE void v_transpose(vec r[LANES])
         r[i] = _mm512_shuffle_f64x2(a[i], a[i + 4], 0x88);
         r[i + 4] = _mm512_shuffle_f64x2(a[i], a[i + 4], 0xdd);
     }
+}
+
+FA_INLINE vec v_sum_lanes(vec r[LANES])
+{
+    FA_UNROLL_FOR (int i = 0; i < 4; ++i)
+        r[i] = v_add(_mm512_unpacklo_pd(r[2 * i], r[2 * i + 1]),
+                     _mm512_unpackhi_pd(r[2 * i], r[2 * i + 1]));
+    FA_UNROLL_FOR (int n = 2; n > 0; n /= 2)
+        FA_UNROLL_FOR (int i = 0; i < n; ++i)
+            r[i] = v_add(_mm512_shuffle_f64x2(r[2 * i], r[2 * i + 1], 0x88),
+                         _mm512_shuffle_f64x2(r[2 * i], r[2 * i + 1], 0xdd));
+    return r[0];
 }
 
 FA_INLINE vec v_shift_bits(vec a)

@@ -57,6 +57,11 @@ FA_INLINE void v_transpose(vec r[LANES])
     r[3] = vcombine_f32(vget_high_f32(b), vget_high_f32(d));
 }
 
+FA_INLINE vec v_sum_lanes(vec r[LANES])
+{
+    return vpaddq_f32(vpaddq_f32(r[0], r[1]), vpaddq_f32(r[2], r[3]));
+}
+
 FA_INLINE vec v_shift_bits(vec a)
 {
     return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(a), 1));
@@ -80,6 +85,8 @@ FA_INLINE void v_transpose(vec r[LANES])
     r[0] = a;
     r[1] = b;
 }
+
+FA_INLINE vec v_sum_lanes(vec r[LANES]) { return vpaddq_f64(r[0], r[1]); }
 
 FA_INLINE vec v_shift_bits(vec a)
 {

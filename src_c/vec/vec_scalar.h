@@ -50,6 +50,7 @@ FA_INLINE vec v_pow2(vec x, vec *n)
 }
 
 FA_INLINE void v_transpose(vec rows[LANES]) { (void)rows; }
+FA_INLINE vec v_sum_lanes(vec rows[LANES]) { return rows[0]; }
 
 FA_INLINE vec v_shift_bits(vec a)
 {
