@@ -211,3 +211,21 @@ def test_narrow_keys(pair, rng):
     else:
         k, v = k.astype(narrow), v.astype(narrow)
     cases.check(cases.run(ISA, q, k, v, **extra), q, k, v, **extra)
+
+
+@pytest.mark.parametrize("pair", [("float32", "int8"), ("bfloat16", "float8_e4m3fn"),
+                                  ("float16", "float8_e5m2")], ids="-".join)  # fmt: skip
+def test_narrow_keys_in_pages(pair, rng):
+    """A scale for each token; poison everywhere else, in the scales as well."""
+    q, k, v = tensors(rng, (pair[0],))
+    k, v, k_scale, v_scale = fastattn.quantize_kv(k, v, cases.dtype_of(pair[1]))
+    scales = {"k_scale": k_scale, "v_scale": v_scale}
+    dense = cases.run(ISA, q, k, v, kv_lengths=LENGTHS, causal=True, **scales)
+    cases.check(dense, q, k, v, kv_lengths=LENGTHS, causal=True, **scales)
+    poison = 99 if pair[1] == "int8" else np.nan
+    narrow, table = pages.into_pages(np.random.default_rng(1), [k, v], 48, poison=poison)
+    scales, _ = pages.into_pages(np.random.default_rng(1), [k_scale, v_scale], 48)
+    paged = cases.run(ISA, q, *narrow, block_table=table, kv_lengths=LENGTHS, causal=True,
+                      k_scale=scales[0], v_scale=scales[1])  # fmt: skip
+    for x, y in zip(paged, dense, strict=True):
+        np.testing.assert_array_equal(x, y)
