@@ -70,9 +70,9 @@ static fa_status run(const fa_args *args, int weights)
     const fa_status status = fa_plan_make(&plan, args, weights);
     if (status != FA_OK) return status;
     if (plan.map.states)
-        fa_parallel_for(plan.map.maps * plan.map.tiles, plan.threads, fill_map, &plan);
-    fa_parallel_for(plan.tasks, plan.threads, run_task, &plan);
-    if (plan.split) fa_parallel_for(plan.parts, plan.threads, merge_part, &plan);
+        fa_parallel_for(plan.map.maps * plan.map.tiles, 1, plan.threads, fill_map, &plan);
+    fa_parallel_for(plan.tasks, plan.grain, plan.threads, run_task, &plan);
+    if (plan.split) fa_parallel_for(plan.parts, 1, plan.threads, merge_part, &plan);
     fa_plan_free(&plan);
     FA_CALL(0);
     return FA_OK;

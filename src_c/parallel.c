@@ -40,7 +40,7 @@ typedef struct {
     int seats;
     fa_task *run;
     void *context;
-    int64_t tasks;
+    int64_t tasks, grain;
     int lists;
     struct {
         _Alignas(64) atomic_llong next;
@@ -79,9 +79,11 @@ static void work(job *at, int thread)
     for (int n = 0; n < at->lists; ++n) {
         const int own = (thread + n) % at->lists;
         atomic_llong *next = &at->list[own].next;
-        while (own + atomic_load_explicit(next, memory_order_relaxed) < at->tasks) {
+        while ((own + atomic_load_explicit(next, memory_order_relaxed)) * at->grain < at->tasks) {
             const int64_t turn = atomic_fetch_add_explicit(next, at->lists, memory_order_relaxed);
-            if (own + turn < at->tasks) at->run(at->context, own + turn, thread);
+            const int64_t task = (own + turn) * at->grain;
+            for (int64_t i = task; i < task + at->grain && i < at->tasks; ++i)
+                at->run(at->context, i, thread);
         }
     }
 }
@@ -243,7 +245,7 @@ static void close_job(job *at)
     atomic_store_explicit(&at->state, 0, memory_order_release);
 }
 
-void fa_parallel_for(int64_t tasks, int threads, fa_task *run, void *context)
+void fa_parallel_for(int64_t tasks, int64_t grain, int threads, fa_task *run, void *context)
 {
     if (threads > tasks) threads = (int)tasks;
     if (threads > MAX_HELPERS) threads = MAX_HELPERS;
@@ -257,6 +259,7 @@ void fa_parallel_for(int64_t tasks, int threads, fa_task *run, void *context)
     at->run = run;
     at->context = context;
     at->tasks = tasks;
+    at->grain = grain;
     at->lists = threads < LISTS ? threads : LISTS;
     for (int n = 0; n < at->lists; ++n)
         atomic_store_explicit(&at->list[n].next, 0, memory_order_relaxed);
@@ -297,9 +300,9 @@ int fa_max_threads(void)
 int fa_has_threads(void) { return 0; }
 int fa_max_threads(void) { return 1; }
 
-void fa_parallel_for(int64_t tasks, int threads, fa_task *run, void *context)
+void fa_parallel_for(int64_t tasks, int64_t grain, int threads, fa_task *run, void *context)
 {
-    (void)threads;
+    (void)threads, (void)grain;
     run_alone(tasks, run, context);
 }
 #endif

@@ -41,6 +41,7 @@ typedef struct {
      * chunk of the keys of a part, whose state is kept for a second round, that merges. */
     fa_entry *entries; /* [sequences + 1], the longest sequence first */
     int tiles, split;
+    int64_t grain; /* tasks for one thread in a row: they read what lies together */
     int64_t tasks, parts;
     int threads;
 

@@ -79,7 +79,7 @@ void fa_plan_tasks(fa_plan *plan)
     const int64_t parts = (most_tiles + tiles - 1) / tiles; /* as even as can be */
     plan->tiles = parts ? (int)((most_tiles + parts - 1) / parts) : 1;
 
-    int64_t chunks = 1, states = 0, thin = 0;
+    int64_t chunks = 1, all_chunks = 0, states = 0, thin = 0;
     for (int64_t n = 0; n < plan->sequences; ++n) {
         fa_sequence sequence;
         fa_plan_sequence(plan, n, &sequence);
@@ -89,12 +89,15 @@ void fa_plan_tasks(fa_plan *plan)
         if (part > longest) longest = part;
         if (sequence.thin) ++thin;
         if (sequence.chunks > chunks) chunks = sequence.chunks;
+        all_chunks += sequence.chunks;
         states += fa_state_bytes(plan, &sequence) * own * args->kv_heads * sequence.chunks;
     }
     const double share = cost / (plan->threads * (of->per_thread / 2.0));
     const int together = thin == plan->sequences && heads_lie_together(args);
     plan->split = plan->threads > 1 && chunks > 1 && (longest > share || together) &&
                   states <= STATE_BYTES && !plan->weights;
+    const int enough = all_chunks >= (int64_t)plan->threads * of->per_thread;
+    plan->grain = plan->split && together && enough ? args->kv_heads : 1;
 }
 
 static int longest_first(const void *a, const void *b)
