@@ -242,18 +242,6 @@ static fa_range needed(const fa_worker *worker, const fa_worker_tile *tile, int6
     return range;
 }
 
-/* Blocks of a matrix unit are long: where the part that all queries of the tile see ends, or
- * begins, there a first part ends. */
-static int64_t first_end(const fa_worker *worker, const fa_worker_tile *tile, fa_range range)
-{
-    if (!worker->sequence.matrix) return range.end;
-    const int64_t begin = tile->span.full_begin + FA_PANEL_ALIGN - 1, end = tile->span.full_end;
-    const int64_t cuts[] = {begin - begin % FA_PANEL_ALIGN, end - end % FA_PANEL_ALIGN};
-    for (int n = 0; n < 2; ++n)
-        if (cuts[n] > range.begin && cuts[n] < range.end) return cuts[n];
-    return range.end;
-}
-
 /* Keys that no row of the tile may see add exactly nothing, so leaving them out, or in, does not
  * change a bit. */
 static fa_block block_of(fa_worker *worker, const fa_worker_tile *tile, int64_t block,
@@ -305,7 +293,7 @@ static void update(const fa_kernels *kernels, fa_tile *tile, const fa_block *blo
 #endif
 }
 
-static void update_part(fa_worker *worker, fa_worker_tile *tile, int64_t block, fa_range range)
+static void update_range(fa_worker *worker, fa_worker_tile *tile, int64_t block, fa_range range)
 {
     const fa_matrix *matrix = worker->sequence.matrix;
     fa_block part = block_of(worker, tile, block, range);
@@ -336,12 +324,8 @@ int64_t fa_worker_update(fa_worker *worker, int index, int64_t block, int64_t en
 {
     fa_worker_tile *tile = &worker->tile[index];
     const int64_t last = last_alike(worker, tile, block, end);
-    fa_range range = needed(worker, tile, block, last);
-    while (range.begin < range.end) {
-        const fa_range first = {range.begin, first_end(worker, tile, range)};
-        update_part(worker, tile, block, first);
-        range.begin = first.end;
-    }
+    const fa_range range = needed(worker, tile, block, last);
+    if (range.begin < range.end) update_range(worker, tile, block, range);
     return last;
 }
 
