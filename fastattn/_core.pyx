@@ -126,17 +126,13 @@ cdef bint apart(cnp.ndarray out, cnp.ndarray array) noexcept:
     return begin + cnp.PyArray_NBYTES(out) <= first or last + array.itemsize <= begin
 
 
-cdef inline bint plain_out(cnp.ndarray out, int kind, const cnp.npy_intp *shape) noexcept:
+cdef inline bint plain_out(cnp.ndarray out, int kind, cnp.npy_intp *shape) noexcept:
     """A contiguous, writable array of that shape and type."""
-    cdef int axis
-    if not (plain(out, kind) and cnp.PyArray_IS_C_CONTIGUOUS(out)):
-        return False
-    if not cnp.PyArray_ISWRITEABLE(out):
-        return False
-    for axis in range(4):
-        if cnp.PyArray_DIMS(out)[axis] != shape[axis]:
-            return False
-    return True
+    return (
+        plain(out, kind)
+        and cnp.PyArray_ISCARRAY(out)
+        and cnp.PyArray_CompareLists(cnp.PyArray_DIMS(out), shape, 4)
+    )
 
 
 def attend_plain(q, k, v, bint causal, scale, out, int threads, bytes isa):
