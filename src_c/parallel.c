@@ -77,11 +77,11 @@ static int64_t now(void)
 static void work(job *at, int thread)
 {
     for (int n = 0; n < at->lists; ++n) {
-        const int own = (thread + n) % at->lists;
-        atomic_llong *next = &at->list[own].next;
-        while ((own + atomic_load_explicit(next, memory_order_relaxed)) * at->grain < at->tasks) {
+        const int list = (thread + n) % at->lists; /* its own one first */
+        atomic_llong *next = &at->list[list].next;
+        while ((list + atomic_load_explicit(next, memory_order_relaxed)) * at->grain < at->tasks) {
             const int64_t turn = atomic_fetch_add_explicit(next, at->lists, memory_order_relaxed);
-            const int64_t task = (own + turn) * at->grain;
+            const int64_t task = (list + turn) * at->grain;
             for (int64_t i = task; i < task + at->grain && i < at->tasks; ++i)
                 at->run(at->context, i, thread);
         }

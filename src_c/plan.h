@@ -58,11 +58,12 @@ typedef struct {
 fa_status fa_plan_make(fa_plan *plan, const fa_args *given, int weights);
 void fa_plan_free(fa_plan *plan);
 
+/* In place: a copy would be read back in larger pieces than it was written in, which waits. */
 void fa_plan_sequence(const fa_plan *plan, int64_t index, fa_sequence *sequence);
 
 /* ---- tasks.c ---- */
 
-/* How many threads, how large the parts, whether to split. */
+/* How many threads, how large the parts, whether to split, which tasks stay together. */
 void fa_plan_tasks(fa_plan *plan);
 
 /* Fill plan->entries. */
