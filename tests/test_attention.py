@@ -147,6 +147,17 @@ def test_strides(isa, dtype, name, rng):
         np.testing.assert_array_equal(got[1], expected[1])
 
 
+def test_out_alone(isa, dtype, rng):
+    """No other option: the short way. What is not a fit for it takes the long one."""
+    q, k, v = cases.tensors(rng, dtype, batch=2, q_heads=4, kv_heads=2, queries=26, keys=75, dv=12)
+    outs = [np.zeros((2, 4, 26, 12), dtype), np.zeros((2, 4, 26, 24), dtype)[..., ::2]]
+    lse = run(isa, q, k, v)[1]
+    for out in outs:
+        with fastattn.use_isa(isa):
+            assert fastattn.attention(q, k, v, out=out) is out
+        cases.check((out, lse), q, k, v)
+
+
 def test_zero_strides(isa, dtype, rng):
     """One key, broadcast to many, has the weight of all: the output is its value."""
     q, k, v = cases.tensors(rng, dtype, queries=9, keys=1)

@@ -13,6 +13,7 @@ import programs
 import pytest
 
 import fastattn
+from fastattn import reference
 
 VARIANTS = {
     "plain": {},
@@ -48,6 +49,22 @@ def test_long_keys_give_the_same_bits(isa, rng):
         results = [fastattn.attention(q, k, v, num_threads=n, causal=True) for n in (1, 2, 5)]
     for other in results[1:]:
         np.testing.assert_array_equal(other, results[0])
+
+
+def test_heads_that_lie_together(isa, rng):
+    """Enough chunks of long caches for threads to take all heads of one in a row."""
+    lengths = [1300, *rng.integers(0, 40, 100), 700]
+    cuts = cases.starts_of(lengths)
+    q = rng.standard_normal((len(lengths), 6, 16)).astype(np.float32)
+    k, v = (rng.standard_normal((cuts[-1], 3, 16)).astype(np.float32) for _ in range(2))
+    starts = np.arange(len(lengths) + 1)
+    with fastattn.use_isa(isa):
+        first = fastattn.attention_varlen(q, k, v, starts, cuts, num_threads=1)
+        for threads in (2, 3):
+            again = fastattn.attention_varlen(q, k, v, starts, cuts, num_threads=threads)
+            np.testing.assert_array_equal(again, first)
+    expected = reference.attention_varlen(q, k, v, starts, cuts)
+    np.testing.assert_allclose(first, expected, rtol=0, atol=2e-6)
 
 
 def test_many_python_threads(rng):
