@@ -13,6 +13,7 @@ from fastattn.capi cimport FA_FLOAT32, FA_FLOAT64, fa_dtype, fa_isa_missing, fa_
 cdef extern from "kernels.h":
     enum:
         FA_KEY_PADDING
+        FA_ROW_PADDING
 
     ctypedef enum fa_mask_type:
         FA_MASK_NONE
@@ -197,7 +198,7 @@ cdef class Tile:
         self.thin = thin
         shapes = [(n, self.width) for n in (depth, value_depth)]
         if thin:
-            shapes = [(thin, -(-n // lanes) * lanes) for n in (depth, value_depth)]
+            shapes = [(thin + FA_ROW_PADDING, -(-n // lanes) * lanes) for n in (depth, value_depth)]
         self.q_packed = aligned(shapes[0], dtype)
         self.s = aligned((self.kernels.key_block + FA_KEY_PADDING, self.width), dtype)
         self.o = aligned(shapes[1], dtype)

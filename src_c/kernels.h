@@ -22,10 +22,11 @@
 #include "platform.h"
 
 enum {
-    FA_TILE_PADDING = 12, /* kernels look so far past the last key of a block, */
-    FA_KEY_PADDING = 48,  /* and those of thin tiles so far */
-    FA_PANEL_ALIGN = 32,  /* panels hold a multiple of it, of keys and of features */
-    FA_MAX_WIDTH = 64     /* rows of a tile on any instruction set, at most */
+    FA_ROWS_AHEAD = 32,  /* K and V are asked for so many keys before they are needed */
+    FA_KEY_PADDING = 48, /* kernels look so far past the last key of a block */
+    FA_ROW_PADDING = 1,  /* a thin tile has room for so many rows more than it has */
+    FA_PANEL_ALIGN = 32, /* panels hold a multiple of it, of keys and of features */
+    FA_MAX_WIDTH = 64    /* rows of a tile on any instruction set, at most */
 };
 
 /* log2(e), and how far a score may exceed the running maximum before o and l are rescaled.
@@ -75,8 +76,8 @@ typedef struct {
 /* Up to key_block keys, as rows that lie anywhere. */
 typedef struct {
     int keys;
-    /* [keys + FA_TILE_PADDING], of thin tiles [keys + FA_KEY_PADDING]. What follows the keys may be
-     * any rows; best are those that come next, which are then asked for in time. */
+    /* [keys + FA_KEY_PADDING]. What follows the keys may be any rows; best are those that come
+     * next, which are then asked for in time. */
     const void *const *k, *const *v;
     /* Thin tiles read rows of any storage, and multiply what they read by [keys] scales or NULL;
      * for wide tiles FA_REAL and NULL. */

@@ -163,7 +163,7 @@ void fa_worker_bring(fa_worker *worker, const fa_rows *source, int64_t first, in
                      int64_t end, const float *scales, char *copy, const void **rows)
 {
     const int64_t row_bytes = source->columns * worker->plan->kernels->real_size;
-    const int padding = worker->sequence.thin ? FA_KEY_PADDING : FA_TILE_PADDING;
+    const int padding = FA_KEY_PADDING;
     const int64_t next = end - first < count + padding ? end - first : count + padding;
     fa_rows_point(source, first, next, rows);
     for (int64_t n = next; n < count + padding; ++n) rows[n] = rows[n - 1];

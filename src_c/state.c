@@ -21,7 +21,8 @@ static layout layout_of(const fa_plan *plan, const fa_sequence *sequence)
     at.l = at.m + fa_line(width * size);
     at.o = at.l + fa_line(width * size);
     at.bytes = at.o;
-    at.bytes += fa_line((sequence->thin ? sequence->tiling.rows : width) * padded * size);
+    const int64_t thin_rows = sequence->tiling.rows + FA_ROW_PADDING;
+    at.bytes += fa_line((sequence->thin ? thin_rows : width) * padded * size);
     return at;
 }
 
