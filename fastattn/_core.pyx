@@ -135,56 +135,102 @@ cdef inline bint plain_out(cnp.ndarray out, int kind, cnp.npy_intp *shape) noexc
     )
 
 
-def attend_plain(q, k, v, bint causal, scale, out, int threads, bytes isa):
-    """Attention of float32 or float16 arrays (B, H, S, D) without further options, at once.
+cdef int plain_type(cnp.ndarray q) except -2:
+    """The `fa_dtype` of an array that q may be, or -1."""
+    cdef int kind = cnp.PyArray_TYPE(q)
+    if kind == cnp.NPY_FLOAT:
+        return FA_FLOAT32
+    if kind == NPY_HALF:
+        return FA_FLOAT16
+    if kind == cnp.NPY_DOUBLE:
+        return FA_FLOAT64
+    return FA_BFLOAT16 if _name_of(q.dtype) == "bfloat16" else -1
+
+
+cdef cnp.ndarray plain_lengths(lengths, cnp.npy_intp batch, cnp.npy_intp keys):
+    """int64 (batch,) from one length or from an array of them; None if that is not what it is."""
+    cdef cnp.ndarray result
+    cdef int64_t *values
+    cdef cnp.npy_intp index
+    if type(lengths) is int and 0 <= lengths <= keys:
+        result = cnp.PyArray_EMPTY(1, &batch, cnp.NPY_INT64, 0)
+        values = <int64_t *>cnp.PyArray_DATA(result)
+        for index in range(batch):
+            values[index] = lengths
+        return result
+    if not cnp.PyArray_CheckExact(lengths):
+        return None
+    result = lengths
+    if cnp.PyArray_NDIM(result) != 1 or cnp.PyArray_TYPE(result) != cnp.NPY_INT64:
+        return None
+    if not cnp.PyArray_ISCARRAY_RO(result) or cnp.PyArray_DIMS(result)[0] != batch:
+        return None
+    values = <int64_t *>cnp.PyArray_DATA(result)
+    for index in range(batch):
+        if not 0 <= values[index] <= keys:
+            return None
+    return result
+
+
+cdef bint plain_shapes(cnp.npy_intp *q, cnp.npy_intp *k, cnp.npy_intp *v) noexcept:
+    """Shapes (B, H, S, D) that go together as they are."""
+    if k[0] != q[0] or v[0] != q[0] or k[1] != v[1] or k[2] != v[2] or k[3] != q[3]:
+        return False
+    return k[1] != 0 and q[1] % k[1] == 0 and q[3] != 0 and v[3] != 0
+
+
+def attend_plain(
+    q, k, v, bint causal, scale, kv_lengths, bint return_lse, out, int threads, bytes isa
+):
+    """Attention of arrays (B, H, S, D) of one type without further options, at once.
 
     Returns None for anything that is not exactly that, errors included: `_check` sees to it.
     """
     cdef fa_args args
     cdef cnp.npy_intp shape[4]
     cdef cnp.npy_intp *qs
-    cdef cnp.npy_intp *ks
-    cdef cnp.npy_intp *vs
-    cdef int kind
+    cdef cnp.ndarray lengths, lse
+    cdef int kind, dtype
     if not (cnp.PyArray_CheckExact(q) and cnp.PyArray_CheckExact(k) and cnp.PyArray_CheckExact(v)):
         return None
-    kind = cnp.PyArray_TYPE(q)
-    if kind != cnp.NPY_FLOAT and kind != NPY_HALF:
+    kind, dtype = cnp.PyArray_TYPE(q), plain_type(q)
+    if dtype < 0 or not (plain(q, kind) and plain(k, kind) and plain(v, kind)):
         return None
-    if not (plain(q, kind) and plain(k, kind) and plain(v, kind)):
+    qs = cnp.PyArray_DIMS(q)
+    if not plain_shapes(qs, cnp.PyArray_DIMS(k), cnp.PyArray_DIMS(v)):
         return None
     if not cnp.PyArray_IS_C_CONTIGUOUS(q):
         return None
-    qs, ks, vs = cnp.PyArray_DIMS(q), cnp.PyArray_DIMS(k), cnp.PyArray_DIMS(v)
-    if ks[0] != qs[0] or vs[0] != qs[0] or ks[1] != vs[1] or ks[2] != vs[2] or ks[3] != qs[3]:
-        return None
-    if ks[1] == 0 or qs[1] % ks[1] or qs[3] == 0 or vs[3] == 0:
-        return None
     sizes(&args, q, k, 1)
-    args.dtype = args.kv_dtype = FA_FLOAT32 if kind == cnp.NPY_FLOAT else FA_FLOAT16
+    args.dtype = args.kv_dtype = <fa_dtype>dtype
     if scale is None:
         args.scale = 1 / sqrt(<double>qs[3])
-    elif type(scale) is float:
+    elif type(scale) is float and isfinite(<double>scale):
         args.scale = scale
-        if not isfinite(args.scale):
-            return None
     else:
         return None
-    args.value_depth = shape[3] = vs[3]
+    if kv_lengths is not None:
+        lengths = plain_lengths(kv_lengths, qs[0], args.keys)
+        if lengths is None:
+            return None
+        args.kv_end = <const int64_t *>cnp.PyArray_DATA(lengths)
     shape[0], shape[1], shape[2] = qs[0], qs[1], qs[2]
+    args.value_depth = shape[3] = cnp.PyArray_DIMS(v)[3]
     if out is None:
         out = cnp.PyArray_EMPTY(4, shape, kind, 0)
     elif not cnp.PyArray_CheckExact(out) or not plain_out(out, kind, shape):
         return None
     elif not (apart(out, q) and apart(out, k) and apart(out, v)):
         return None
+    if return_lse:
+        kind = cnp.NPY_DOUBLE if dtype == FA_FLOAT64 else cnp.NPY_FLOAT
+        lse = cnp.PyArray_EMPTY(3, shape, kind, 0)
+        args.lse = cnp.PyArray_DATA(lse)
     describe(&args.v, v, 1)
     describe(&args.out, out, 1)
-    args.causal = causal
-    args.threads = threads
-    args.isa = isa
+    args.causal, args.threads, args.isa = causal, threads, isa
     call(&args, False)
-    return out
+    return (out, lse) if return_lse else out
 
 
 cdef fa_dtype code(cnp.ndarray array) except *:

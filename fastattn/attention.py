@@ -104,14 +104,15 @@ def attention(
     """
     if (
         attn_mask is None and window_size is None and softcap == 0.0 and alibi_slopes is None
-        and sinks is None and q_offset is None and kv_lengths is None and kv_starts is None
-        and block_table is None and k_scale is None and v_scale is None and layout == "bhsd"
-        and precision == "highest" and return_lse is False
-        and (causal is False or causal is True)
+        and sinks is None and q_offset is None and kv_starts is None and block_table is None
+        and k_scale is None and v_scale is None and layout == "bhsd" and precision == "highest"
+        and (return_lse is False or return_lse is True) and (causal is False or causal is True)
         and (num_threads is None or (type(num_threads) is int and num_threads > 0))
     ):  # fmt: skip
         threads = num_threads or get_num_threads()
-        result = _core.attend_plain(q, k, v, causal, scale, out, threads, _isa())
+        result = _core.attend_plain(
+            q, k, v, causal, scale, kv_lengths, return_lse, out, threads, _isa()
+        )
         if result is not None:
             return result
     problem = _check.problem(

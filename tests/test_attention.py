@@ -158,6 +158,25 @@ def test_out_alone(isa, dtype, rng):
         cases.check((out, lse), q, k, v)
 
 
+@pytest.mark.parametrize("name", ["float32", "float64", "float16", "bfloat16"])
+def test_short_and_long_way(name, rng):
+    """What the short way takes gives the bits of the long one, which any other option asks for."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    shapes = dict(batch=2, q_heads=4, kv_heads=2, queries=3, keys=75, dv=12)
+    kind = ml_dtypes.bfloat16 if name == "bfloat16" else np.dtype(name)
+    q, k, v = (x.astype(kind) for x in cases.tensors(rng, "float32", **shapes))
+    for lengths in (None, 40, 0, [75, 9], np.array([0, 75]), np.array([75, 9], np.int32)):
+        for causal in (False, True):
+            options = {"kv_lengths": lengths, "causal": causal, "return_lse": True}
+            short = fastattn.attention(q, k, v, **options)
+            long = fastattn.attention(q, k, v, window_size=(-1, -1), **options)
+            for mine, theirs in zip(short, long, strict=True):
+                assert mine.dtype == theirs.dtype and mine.shape == theirs.shape
+                np.testing.assert_array_equal(mine.astype(float), theirs.astype(float))
+            alone = fastattn.attention(q, k, v, kv_lengths=lengths, causal=causal)
+            np.testing.assert_array_equal(alone.astype(float), short[0].astype(float))
+
+
 def test_zero_strides(isa, dtype, rng):
     """One key, broadcast to many, has the weight of all: the output is its value."""
     q, k, v = cases.tensors(rng, dtype, queries=9, keys=1)
