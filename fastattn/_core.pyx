@@ -123,7 +123,7 @@ cdef bint apart(cnp.ndarray out, cnp.ndarray array) noexcept:
             first += step
         else:
             last += step
-    return begin + cnp.PyArray_NBYTES(out) <= first or last + array.itemsize <= begin
+    return begin + cnp.PyArray_NBYTES(out) <= first or last + cnp.PyArray_ITEMSIZE(array) <= begin
 
 
 cdef inline bint plain_out(cnp.ndarray out, int kind, cnp.npy_intp *shape) noexcept:

@@ -158,6 +158,21 @@ def test_out_alone(isa, dtype, rng):
         cases.check((out, lse), q, k, v)
 
 
+@pytest.mark.filterwarnings("error")
+def test_out_beside_its_inputs(rng):
+    """In the same memory, right before them or right behind: no overlap."""
+    q, k, v = cases.tensors(rng, "float32", queries=26, keys=26)
+    expected = fastattn.attention(q, k, v)
+    memory = np.zeros((5, *q.shape), np.float32)
+    memory[1:4] = q, k, v
+    for place in (0, 4):
+        out = fastattn.attention(*memory[1:4], out=memory[place])
+        np.testing.assert_array_equal(out, expected)
+        np.testing.assert_array_equal(memory[1:4], [q, k, v])
+    with pytest.raises(ValueError, match="out: "):
+        fastattn.attention(*memory[1:4], out=memory[2])
+
+
 @pytest.mark.parametrize("name", ["float32", "float64", "float16", "bfloat16"])
 def test_short_and_long_way(name, rng):
     """What the short way takes gives the bits of the long one, which any other option asks for."""
