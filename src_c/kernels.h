@@ -95,8 +95,9 @@ typedef struct {
 typedef struct {
     int pieces;
     int max_vectors, key_block;
-    /* Of a sequence: rows, keys times features. Below, the other kernels are the faster ones. */
-    int min_rows, min_key_numbers;
+    /* Of a sequence: rows, keys times features, rows times both. Below, the other kernels are the
+     * faster ones. */
+    int min_rows, min_key_numbers, min_products;
     int load_keys;  /* packed at a time, of several blocks */
     int chunk_keys; /* of a state */
     /* Bytes of the panels of so many rows of q, k or v, and of p. */

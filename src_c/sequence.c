@@ -35,7 +35,9 @@ static int worth_it(const fa_args *args, const fa_matrix *matrix, const fa_seque
                     int64_t rows)
 {
     const int64_t keys = args->mask.data ? sequence->keys : sequence->positions.end;
-    return rows >= matrix->min_rows && keys * args->depth >= matrix->min_key_numbers;
+    const int64_t numbers = keys * args->depth;
+    return rows >= matrix->min_rows && numbers >= matrix->min_key_numbers &&
+           rows * numbers >= matrix->min_products;
 }
 
 /* Tiles, blocks and chunks. */
@@ -44,7 +46,8 @@ static void cut(const fa_args *args, const fa_kernels *kernels, fa_sequence *seq
     const fa_matrix *matrix = sequence->matrix;
     const int vectors = matrix ? matrix->max_vectors : kernels->max_vectors;
     const int group_rows = args->mask.data ? MASK_BLOCK : 0;
-    const int chunk_keys = matrix ? matrix->chunk_keys : CHUNK_KEYS;
+    const int one_tile = rows <= vectors * kernels->lanes;
+    const int chunk_keys = matrix && !one_tile ? matrix->chunk_keys : CHUNK_KEYS;
     sequence->tiling = fa_tile_up(rows, kernels->lanes, vectors, group_rows);
     sequence->key_block = matrix ? matrix->key_block : kernels->key_block;
     if (args->mask.data && sequence->key_block > MASK_BLOCK) sequence->key_block = MASK_BLOCK;
@@ -72,9 +75,9 @@ fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, const
     }
     if (args->block_table) sequence.keys = args->table_width * args->page_keys;
     const int64_t rows = args->q_heads / args->kv_heads * sequence.queries;
-    sequence.thin = rows <= kernels->thin_rows;
     place(args, &sequence);
     if (matrix && worth_it(args, matrix, &sequence, rows)) sequence.matrix = matrix;
+    sequence.thin = !sequence.matrix && rows <= kernels->thin_rows;
     cut(args, kernels, &sequence, rows);
     return sequence;
 }

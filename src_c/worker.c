@@ -193,12 +193,15 @@ static void bring(fa_worker *worker, int64_t end, int k_copied, int v_copied)
     }
 }
 
+enum { LONG_CACHE = 1024 }; /* keys: more of them come from memory, not from the next cache */
+
 /* The keys at hand as panels. */
 static void load_panels(fa_worker *worker)
 {
     const fa_plan *plan = worker->plan;
     fa_block all = {.k = worker->k_rows, .v = worker->v_rows};
     all.keys = (int)(worker->key_end - worker->first_row);
+    all.first = worker->sequence.positions.end > LONG_CACHE && !worker->k_copied;
     if (!worker->k_copied) {
         all.storage = plan->kv_storage;
         all.k_scales = plan->args->k_scale.data ? worker->k_scales : NULL;
