@@ -189,7 +189,7 @@ def attend_plain(
     cdef fa_args args
     cdef cnp.npy_intp shape[4]
     cdef cnp.npy_intp *qs
-    cdef cnp.ndarray lengths, lse
+    cdef cnp.ndarray lse, lengths = None
     cdef int kind, dtype
     if not (cnp.PyArray_CheckExact(q) and cnp.PyArray_CheckExact(k) and cnp.PyArray_CheckExact(v)):
         return None
@@ -221,6 +221,8 @@ def attend_plain(
     elif not cnp.PyArray_CheckExact(out) or not plain_out(out, kind, shape):
         return None
     elif not (apart(out, q) and apart(out, k) and apart(out, v)):
+        return None
+    elif lengths is not None and not apart(out, lengths):
         return None
     if return_lse:
         kind = cnp.NPY_DOUBLE if dtype == FA_FLOAT64 else cnp.NPY_FLOAT

@@ -46,6 +46,7 @@ static void cut(const fa_args *args, const fa_kernels *kernels, fa_sequence *seq
     const fa_matrix *matrix = sequence->matrix;
     const int vectors = matrix ? matrix->max_vectors : kernels->max_vectors;
     const int group_rows = args->mask.data ? MASK_BLOCK : 0;
+    /* One tile, as in decoding: only chunks can keep all threads busy. */
     const int one_tile = rows <= vectors * kernels->lanes;
     const int chunk_keys = matrix && !one_tile ? matrix->chunk_keys : CHUNK_KEYS;
     sequence->tiling = fa_tile_up(rows, kernels->lanes, vectors, group_rows);
