@@ -163,10 +163,10 @@ void fa_worker_bring(fa_worker *worker, const fa_rows *source, int64_t first, in
                      int64_t end, const float *scales, char *copy, const void **rows)
 {
     const int64_t row_bytes = source->columns * worker->plan->kernels->real_size;
-    const int padding = FA_KEY_PADDING;
-    const int64_t next = end - first < count + padding ? end - first : count + padding;
+    const int padded = count + FA_KEY_PADDING;
+    const int64_t next = end - first < padded ? end - first : padded;
     fa_rows_point(source, first, next, rows);
-    for (int64_t n = next; n < count + padding; ++n) rows[n] = rows[n - 1];
+    for (int64_t n = next; n < padded; ++n) rows[n] = rows[n - 1];
     if (!copy) return;
     if (source->column_stride == source->element) {
         worker->plan->kernels->widen(source->storage, rows, count, source->columns, scales, copy);
@@ -175,5 +175,5 @@ void fa_worker_bring(fa_worker *worker, const fa_rows *source, int64_t first, in
             bring_row(worker, source, rows[n], scales ? scales + n : NULL, copy + n * row_bytes);
     }
     for (int n = 0; n < count; ++n) rows[n] = copy + n * row_bytes;
-    for (int n = count; n < count + padding; ++n) rows[n] = rows[count - 1];
+    for (int n = count; n < padded; ++n) rows[n] = rows[count - 1];
 }
