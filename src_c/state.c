@@ -15,7 +15,8 @@ static layout layout_of(const fa_plan *plan, const fa_sequence *sequence)
 {
     const fa_kernels *kernels = plan->kernels;
     const int64_t lanes = kernels->lanes, size = kernels->real_size;
-    const int64_t width = sequence->thin ? lanes : kernels->max_vectors * lanes;
+    const int64_t rows = (sequence->tiling.rows + lanes - 1) / lanes * lanes;
+    const int64_t most = kernels->max_vectors * lanes, width = rows < most ? rows : most;
     const int64_t padded = (plan->value_depth + lanes - 1) / lanes * lanes;
     layout at = {.fresh = 0, .m = FA_LINE};
     at.l = at.m + fa_line(width * size);
