@@ -2,6 +2,8 @@
 """Rules of the house that a reader can check: sizes, directions of includes, symbols, registers."""
 
 import ast
+import importlib
+import inspect
 import re
 import shutil
 import subprocess
@@ -57,6 +59,21 @@ def test_c_function_size(path):
                 long[begin] = number - begin
             begin = None
     assert long == {}
+
+
+@pytest.mark.parametrize("name", ["_core", "_dlpack"])
+def test_stubs_name_the_parameters(name):
+    """mypy's stubtest compares types as well, but only CI runs it."""
+    module = importlib.import_module(f"fastattn.{name}")
+    functions = {
+        node.name: [argument.arg for argument in node.args.args]
+        for node in ast.parse((ROOT / "fastattn" / f"{name}.pyi").read_text()).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert functions
+    for function, arguments in functions.items():
+        found = inspect.signature(getattr(module, function)).parameters
+        assert [*found] == arguments, function
 
 
 ALLOWED_INCLUDES = {
