@@ -89,10 +89,12 @@ typedef struct {
     const fa_modifiers *modifiers;
 } fa_block;
 
-/* Wide tiles on a matrix unit, which multiplies bfloat16: a number is the sum of so many of them.
+/* Tiles on a matrix unit, which multiplies bfloat16: a number is the sum of so many of them.
  * A tile and a block whose numbers pieces carry have panels; all others, and all other stages, are
- * what the rest of the table has for them: state and output of a tile lie as they always do. */
-typedef struct {
+ * what the rest of the table has for them: state and output of a tile lie as they always do, but
+ * that a thin tile's o has room for a whole vector of rows. */
+typedef struct fa_matrix {
+    const struct fa_matrix *thin; /* for one vector of rows of bfloat16, as stored; or NULL */
     int pieces;
     int max_vectors, key_block;
     /* Of a sequence: rows, keys times features, rows times both. Below, the other kernels are the

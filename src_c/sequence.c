@@ -77,8 +77,11 @@ fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, const
     if (args->block_table) sequence.keys = args->table_width * args->page_keys;
     const int64_t rows = args->q_heads / args->kv_heads * sequence.queries;
     place(args, &sequence);
-    if (matrix && worth_it(args, matrix, &sequence, rows)) sequence.matrix = matrix;
-    sequence.thin = !sequence.matrix && rows <= kernels->thin_rows;
+    const int bfloat = args->dtype == FA_BFLOAT16 && args->kv_dtype == FA_BFLOAT16;
+    const fa_matrix *thin = matrix && bfloat && rows <= kernels->lanes ? matrix->thin : NULL;
+    if (thin && worth_it(args, thin, &sequence, rows)) sequence.matrix = thin;
+    else if (matrix && worth_it(args, matrix, &sequence, rows)) sequence.matrix = matrix;
+    sequence.thin = sequence.matrix ? sequence.matrix == thin : rows <= kernels->thin_rows;
     cut(args, kernels, &sequence, rows);
     return sequence;
 }

@@ -23,7 +23,8 @@ static layout layout_of(const fa_plan *plan, const fa_sequence *sequence)
     at.o = at.l + fa_line(width * size);
     at.bytes = at.o;
     const int64_t thin_rows = sequence->tiling.rows + FA_ROW_PADDING;
-    at.bytes += fa_line((sequence->thin ? thin_rows : width) * padded * size);
+    const int64_t own = sequence->thin && !sequence->matrix ? thin_rows : width;
+    at.bytes += fa_line(own * padded * size);
     return at;
 }
 

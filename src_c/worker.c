@@ -228,7 +228,8 @@ void fa_worker_load(fa_worker *worker, int64_t block, int64_t last)
     worker->block_used = 0;
     if (worker->sequence.matrix) worker->first_row -= worker->first_row % FA_PANEL_ALIGN;
     bring(worker, end, worker->k_copied, worker->v_copied);
-    worker->widened = !worker->plan->kv_widened || worker->k_copied;
+    worker->widened =
+        !worker->plan->kv_widened || worker->k_copied || worker->sequence.thin; /* as they lie */
     if (worker->sequence.matrix) load_panels(worker);
 }
 

@@ -29,9 +29,9 @@ BATCH, HEADS, QUERIES, KEYS, DEPTH = 2, 2, 75, 610, 64
 LENGTHS = np.array([531, 610])
 
 
-def options_of(name, rng):
-    allowed = rng.random((QUERIES, KEYS)) < 0.4
-    allowed[3] = False
+def options_of(name, rng, queries=QUERIES, keys=KEYS):
+    allowed = rng.random((queries, keys)) < 0.4
+    allowed[2] = False
     return {
         "plain": {},
         "causal": {"causal": True},
@@ -40,7 +40,7 @@ def options_of(name, rng):
         "softcap": {"softcap": 3.0},
         "alibi": {"alibi_slopes": np.array([0.1, 0.02])},
         "sinks": {"sinks": np.array([1.5, -1.0])},
-        "lengths": {"kv_lengths": LENGTHS, "kv_starts": np.array([5, 259])},
+        "lengths": {"kv_lengths": keys - KEYS + LENGTHS, "kv_starts": np.array([5, 259])},
         "bool": {"attn_mask": allowed},
         "float": {"attn_mask": np.where(allowed, rng.standard_normal(allowed.shape), -np.inf)},
         "negative_scale": {"scale": -0.2},
@@ -80,17 +80,36 @@ def tensors(rng, kind, **sizes):
     return [x.astype(cases.dtype_of(kind[0])) for x in cases.tensors(rng, "float32", **given)]
 
 
+OPTIONS = ["plain", "causal", "causal_top", "window", "softcap", "alibi", "sinks", "lengths",
+           "bool", "float", "negative_scale", "zero_scale"]  # fmt: skip
+
+
 @pytest.mark.parametrize("kind", KINDS, ids="-".join)
-@pytest.mark.parametrize(
-    "name",
-    ["plain", "causal", "causal_top", "window", "softcap", "alibi", "sinks", "lengths", "bool",
-     "float", "negative_scale", "zero_scale"],
-)  # fmt: skip
+@pytest.mark.parametrize("name", OPTIONS)
 def test_options(kind, name, rng):
     options = options_of(name, rng)
     if name == "float":
         options["attn_mask"] = options["attn_mask"].astype(cases.dtype_of(kind[0]))
     check(kind, *tensors(rng, kind), **options)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("queries", [3, 7, 8])
+def test_options_of_few_rows(kind, name, queries, rng):
+    """Two heads of a group: one thin tile, whose keys come from memory a few at a time."""
+    options = options_of(name, rng, queries, 1300)
+    if name == "float":
+        options["attn_mask"] = options["attn_mask"].astype(cases.dtype_of(kind[0]))
+    check(kind, *tensors(rng, kind, kv_heads=1, queries=queries, keys=1300), **options)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+@pytest.mark.parametrize("depth, dv", [(80, 80), (65, 17), (192, 128), (33, 256), (112, 96)])
+@pytest.mark.parametrize("keys", [1025, 1090])
+def test_depths_of_few_rows(kind, depth, dv, keys, rng):
+    q, k, v = tensors(rng, kind, batch=1, depth=depth, dv=dv, keys=keys, queries=13)
+    check(kind, q, k, v, causal=True)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids="-".join)
@@ -121,9 +140,10 @@ def test_the_unit_is_used(rng):
 
 
 @pytest.mark.parametrize("kind", [KINDS[0], KINDS[2], KINDS[4]], ids="-".join)
-def test_pages_and_packed_sequences(kind, rng):
+@pytest.mark.parametrize("queries", [14, QUERIES])
+def test_pages_and_packed_sequences(kind, queries, rng):
     """The same keys in pages, and the same sequences packed, to the bit."""
-    q, k, v = tensors(rng, kind)
+    q, k, v = tensors(rng, kind, queries=queries)
     out, lse = cases.run(ISA, q, k, v, kv_lengths=LENGTHS)
     (in_pages, table) = pages.into_pages(rng, [k, v], 16)
     options = {"block_table": table, "kv_lengths": LENGTHS}
@@ -134,16 +154,17 @@ def test_pages_and_packed_sequences(kind, rng):
     with fastattn.use_isa(ISA):
         whole = fastattn.attention(q, k, v)
         varlen = fastattn.attention_varlen(
-            *packed, cases.starts_of([QUERIES] * BATCH), cases.starts_of([KEYS] * BATCH)
+            *packed, cases.starts_of([queries] * BATCH), cases.starts_of([KEYS] * BATCH)
         )
     np.testing.assert_array_equal(
-        varlen.reshape(BATCH, QUERIES, HEADS, DEPTH).swapaxes(1, 2), whole
+        varlen.reshape(BATCH, queries, HEADS, DEPTH).swapaxes(1, 2), whole
     )
 
 
 @pytest.mark.parametrize("kind", [KINDS[0], KINDS[2], KINDS[4]], ids="-".join)
-def test_threads(kind, rng):
-    q, k, v = tensors(rng, kind, batch=1, queries=300, keys=4500)
+@pytest.mark.parametrize("queries", [15, 300])
+def test_threads(kind, queries, rng):
+    q, k, v = tensors(rng, kind, batch=1, queries=queries, keys=4500)
     first = cases.run(ISA, q, k, v, causal=True, num_threads=1)
     for threads in (2, 5):
         again = cases.run(ISA, q, k, v, causal=True, num_threads=threads)
@@ -154,10 +175,11 @@ def test_threads(kind, rng):
 @pytest.mark.parametrize("kind", KINDS, ids="-".join)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)
 @pytest.mark.parametrize("which", ["q", "k", "v"])
-def test_containment(kind, bad, which, rng):
+@pytest.mark.parametrize("queries, at", [(QUERIES, 40), (14, 9)])
+def test_containment(kind, bad, which, queries, at, rng):
     """NaN and infinity reach the rows that see them, and no others."""
-    q, k, v = tensors(rng, kind, batch=1)
-    {"q": q, "k": k, "v": v}[which][0, 1, 40, 5] = bad
+    q, k, v = tensors(rng, kind, batch=1, queries=queries)
+    {"q": q, "k": k, "v": v}[which][0, 1, at, 5] = bad
     result = cases.run(ISA, q, k, v, causal=True, q_offset=0, precision=kind[1])
     out = result[0]
     with np.errstate(invalid="ignore"):
@@ -166,14 +188,15 @@ def test_containment(kind, bad, which, rng):
     np.testing.assert_array_equal(np.isinf(out), np.isinf(expected))
     assert not np.isfinite(out).all()
     if kind[1] == "highest":  # rows that do not see it are right, whichever kernels they went
-        clean = cases.Result(x[:, :, :40] for x in result)
+        clean = cases.Result(x[:, :, :at] for x in result)
         clean.isa = ISA
-        first = [x[:, :, :40] for x in (q, k, v)]
+        first = [x[:, :, :at] for x in (q, k, v)]
         cases.check(clean, *first, causal=True, q_offset=0)
 
 
-def test_scores_that_rise_and_numbers_that_pieces_do_not_carry(rng):
-    q, k, v = tensors(rng, KINDS[-1], batch=1)
+@pytest.mark.parametrize("queries", [QUERIES, 16])
+def test_scores_that_rise_and_numbers_that_pieces_do_not_carry(queries, rng):
+    q, k, v = tensors(rng, KINDS[-1], batch=1, queries=queries)
     rising = k * np.linspace(0, 30, KEYS, dtype=np.float32)[:, None]
     check(KINDS[-1], q, rising, v)
     check(KINDS[-1], q, k * np.float32(1e-3), v * np.float32(1e-38))
@@ -186,9 +209,10 @@ def test_scores_that_rise_and_numbers_that_pieces_do_not_carry(rng):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids="-".join)
-def test_scores_at_the_limit_of_the_running_maximum(kind, rng):
+@pytest.mark.parametrize("queries", [QUERIES, 15])
+def test_scores_at_the_limit_of_the_running_maximum(kind, queries, rng):
     """Whole chunks whose probabilities are as great as they may be, rounded up and down."""
-    q, k, v = tensors(rng, kind, batch=1)
+    q, k, v = tensors(rng, kind, batch=1, queries=queries)
     limit = 8 / np.log2(np.e)
     for excess in (-1e-2, -1e-6, -1e-7, 0, 1e-7, 1e-6, 1e-2):
         for size in (0, 1e3):
