@@ -9,11 +9,12 @@ from fastattn.measure import runner, suites, timing
 from fastattn.measure.problems import Problem
 
 DTYPES = ("float16", "bfloat16")
+BYTES = ("int8", "float8_e4m3fn", "float8_e5m2")
 PEERS = ("torch", "ort-attention", "vllm")
 
 
 def narrow(settings):
-    """16-bit types: prefill, decoding (with int8 K and V as well) and error."""
+    """16-bit types: prefill, decoding (with K and V of 8 bits as well) and error."""
     prefill_figures, prefill_rows = _prefill(settings)
     decode_figures, decode_rows = _decode(settings)
     return _errors(settings) + prefill_figures + decode_figures, prefill_rows + decode_rows
@@ -40,19 +41,24 @@ def _prefill(settings):
 
 
 def _decode(settings):
-    """Share of a plain read of the same bytes, with grouped heads."""
+    """Share of a plain read of the same bytes, with grouped heads; bytes against bfloat16."""
     keys = settings.length(32768, 2048)
     base = Problem(Hq=32, Hkv=8, Sq=1, Sk=keys, D=128)
-    int8 = dataclasses.replace(base, name=f"{base.label} int8 K and V", kv_dtype="int8")
-    chosen = [*(named(base, dtype) for dtype in DTYPES), int8]
-    rows = measured_rows(settings, chosen, PEERS)
+    words = [named(base, dtype) for dtype in DTYPES]
+    bytes_ = [named(base, "bfloat16", dtype) for dtype in BYTES]
+    rows = measured_rows(settings, [*words, *bytes_], PEERS)
     figures = []
     for row in rows:
         if row.measured:
-            goal = 0.8 if row.problem.kv_dtype in DTYPES else None
+            goal = 0.8 if row.problem in words else None
             share = row.share(bound=runner.READ)
             name = f"decode {row.problem.name}, share of bandwidth"
             figures.append(Figure(name, share, "%", at_least=goal))
+    times = relative_times(words[-1], bytes_, settings)
+    figures += [
+        Figure(f"decode {each.name}, times bfloat16", 1 / times[each], at_least=1.6)
+        for each in bytes_
+    ]
     return figures, rows
 
 

@@ -156,7 +156,12 @@ void fa_worker_write(fa_worker *worker, fa_worker_tile *tile)
 
 void fa_worker_scales(const fa_rows *source, int64_t first, int count, float *scales)
 {
-    for (int n = 0; n < count; ++n) scales[n] = *(const float *)fa_rows_at(source, first + n);
+    if (source->table) {
+        for (int n = 0; n < count; ++n) scales[n] = *(const float *)fa_rows_at(source, first + n);
+        return;
+    }
+    const char *at = source->base + first * source->row_stride;
+    for (int n = 0; n < count; ++n) scales[n] = *(const float *)(at + n * source->row_stride);
 }
 
 void fa_worker_bring(fa_worker *worker, const fa_rows *source, int64_t first, int count,

@@ -189,14 +189,15 @@ FA_INLINE vec v_from_e5m2(const void *p)
     return _mm512_cvtph_ps(_mm256_slli_epi16(bits, 8));
 }
 
+/* Seen as a signed number, a byte brings its sign along to the upper bits. */
 FA_INLINE vec v_from_e4m3(const void *p)
 {
-    const __m256i bits = _mm256_cvtepu8_epi16(_mm_loadu_si128(p));
-    const __m256i size = _mm256_and_si256(bits, _mm256_set1_epi16(0x7f));
-    const __m256i nan = _mm256_srli_epi16(_mm256_cmpeq_epi16(size, _mm256_set1_epi16(0x7f)), 1);
-    const __m256i sign = _mm256_slli_epi16(_mm256_xor_si256(bits, size), 8);
-    const __m256i half = _mm256_or_si256(_mm256_or_si256(_mm256_slli_epi16(size, 7), sign), nan);
-    return v_mul(_mm512_cvtph_ps(half), v_splat(E4M3_FACTOR));
+    const __m256i size = _mm256_set1_epi16(0x7f), bits = _mm256_cvtepi8_epi16(_mm_loadu_si128(p));
+    const __mmask16 nan = _mm256_cmpeq_epi16_mask(_mm256_and_si256(bits, size), size);
+    const __m256i half =
+        _mm256_and_si256(_mm256_slli_epi16(bits, 7), _mm256_set1_epi16((short)0xbfff));
+    return v_mul(_mm512_cvtph_ps(_mm256_mask_mov_epi16(half, nan, _mm256_set1_epi16(0x7fff))),
+                 v_splat(E4M3_FACTOR));
 }
 #endif
 #undef V
