@@ -44,7 +44,7 @@ typedef enum {
 } fa_mask_type;
 
 /* How a number is stored; FA_REAL: as the table computes. */
-typedef enum { FA_REAL, FA_HALF, FA_BFLOAT, FA_CHAR, FA_E4M3, FA_E5M2 } fa_storage;
+typedef enum { FA_REAL, FA_HALF, FA_BFLOAT, FA_CHAR, FA_E4M3, FA_E5M2, FA_STORAGES } fa_storage;
 
 /* One tile of query rows and its online-softmax state. */
 typedef struct {
@@ -94,7 +94,8 @@ typedef struct {
  * what the rest of the table has for them: state and output of a tile lie as they always do, but
  * that a thin tile's o has room for a whole vector of rows. */
 typedef struct fa_matrix {
-    const struct fa_matrix *thin; /* for one vector of rows of bfloat16, as stored; or NULL */
+    /* For one vector of rows of bfloat16, by what K and V are stored as; or NULL. */
+    const struct fa_matrix *thin[FA_STORAGES];
     int pieces;
     int max_vectors, key_block;
     /* Of a sequence: rows, keys times features, rows times both. Below, the other kernels are the

@@ -14,18 +14,6 @@ int64_t fa_line(int64_t bytes) { return (bytes + FA_LINE - 1) / FA_LINE * FA_LIN
 
 static int real_type(fa_dtype dtype) { return dtype == FA_FLOAT64 ? FA_FLOAT64 : FA_FLOAT32; }
 
-static fa_storage storage_of(fa_dtype dtype)
-{
-    switch (dtype) {
-    case FA_FLOAT16: return FA_HALF;
-    case FA_BFLOAT16: return FA_BFLOAT;
-    case FA_INT8: return FA_CHAR;
-    case FA_FLOAT8_E4M3: return FA_E4M3;
-    case FA_FLOAT8_E5M2: return FA_E5M2;
-    default: return FA_REAL;
-    }
-}
-
 static int element_of(const fa_plan *plan, fa_storage storage)
 {
     if (storage == FA_REAL) return plan->kernels->real_size;
@@ -199,8 +187,8 @@ fa_status fa_plan_make(fa_plan *plan, const fa_args *given, int weights)
     if (!valid(args, weights)) return FA_INVALID;
     plan->kernels = fa_kernels_for(args->isa, real_type(args->dtype));
     if (!plan->kernels) return FA_UNSUPPORTED_ISA;
-    plan->q_storage = storage_of(args->dtype);
-    plan->kv_storage = storage_of(args->kv_dtype);
+    plan->q_storage = fa_storage_of(args->dtype);
+    plan->kv_storage = fa_storage_of(args->kv_dtype);
     plan->group = args->q_heads / args->kv_heads;
     plan->value_depth = weights ? 0 : args->value_depth;
     plan->sequences = fa_sequence_count(args);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "sequence.h"
 
+#include "source.h"
+
 enum {
     /* Under an explicit mask tiles and blocks never straddle so many rows and keys: masks that
        leave out whole blocks come in multiples of it. */
@@ -40,6 +42,13 @@ static int worth_it(const fa_args *args, const fa_matrix *matrix, const fa_seque
            rows * numbers >= matrix->min_products;
 }
 
+/* Those of a matrix unit for one vector of rows. */
+static const fa_matrix *thin_matrix(const fa_args *args, const fa_matrix *matrix, int one_vector)
+{
+    if (!matrix || !one_vector || args->dtype != FA_BFLOAT16) return NULL;
+    return matrix->thin[fa_storage_of(args->kv_dtype)];
+}
+
 /* Tiles, blocks and chunks. */
 static void cut(const fa_args *args, const fa_kernels *kernels, fa_sequence *sequence, int64_t rows)
 {
@@ -77,8 +86,7 @@ fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, const
     if (args->block_table) sequence.keys = args->table_width * args->page_keys;
     const int64_t rows = args->q_heads / args->kv_heads * sequence.queries;
     place(args, &sequence);
-    const int bfloat = args->dtype == FA_BFLOAT16 && args->kv_dtype == FA_BFLOAT16;
-    const fa_matrix *thin = matrix && bfloat && rows <= kernels->lanes ? matrix->thin : NULL;
+    const fa_matrix *thin = thin_matrix(args, matrix, rows <= kernels->lanes);
     if (thin && worth_it(args, thin, &sequence, rows)) sequence.matrix = thin;
     else if (matrix && worth_it(args, matrix, &sequence, rows)) sequence.matrix = matrix;
     sequence.thin = sequence.matrix ? sequence.matrix == thin : rows <= kernels->thin_rows;

@@ -3,6 +3,18 @@
 
 #include <string.h>
 
+fa_storage fa_storage_of(fa_dtype dtype)
+{
+    switch (dtype) {
+    case FA_FLOAT16: return FA_HALF;
+    case FA_BFLOAT16: return FA_BFLOAT;
+    case FA_INT8: return FA_CHAR;
+    case FA_FLOAT8_E4M3: return FA_E4M3;
+    case FA_FLOAT8_E5M2: return FA_E5M2;
+    default: return FA_REAL;
+    }
+}
+
 int fa_rows_scattered(const fa_rows *source, const int64_t *other_strides, int count)
 {
     const int64_t element = source->element;

@@ -9,7 +9,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "fastattn.h"
 #include "kernels.h"
+
+/* How numbers of a type are stored. */
+fa_storage fa_storage_of(fa_dtype dtype);
 
 /* Rows of one head of one batch. */
 typedef struct {

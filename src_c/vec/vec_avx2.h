@@ -151,14 +151,14 @@ FA_INLINE vec v_from_e5m2(const void *p)
     return _mm256_cvtph_ps(_mm_unpacklo_epi8(_mm_setzero_si128(), bytes));
 }
 
-/* Seen as a signed number, a byte brings its sign along to the upper bits. */
 FA_INLINE vec v_from_e4m3(const void *p)
 {
-    const __m128i size = _mm_set1_epi16(0x7f), bits = _mm_cvtepi8_epi16(_mm_loadl_epi64(p));
-    const __m128i equal = _mm_cmpeq_epi16(_mm_and_si128(bits, size), size);
-    const __m128i half = _mm_and_si128(_mm_slli_epi16(bits, 7), _mm_set1_epi16((short)0xbfff));
-    return v_mul(_mm256_cvtph_ps(_mm_or_si128(half, _mm_srli_epi16(equal, 1))),
-                 v_splat(E4M3_FACTOR));
+    const __m128i bits = _mm_cvtepu8_epi16(_mm_loadl_epi64(p));
+    const __m128i size = _mm_and_si128(bits, _mm_set1_epi16(0x7f));
+    const __m128i nan = _mm_srli_epi16(_mm_cmpeq_epi16(size, _mm_set1_epi16(0x7f)), 1);
+    const __m128i sign = _mm_slli_epi16(_mm_xor_si128(bits, size), 8);
+    const __m128i half = _mm_or_si128(_mm_or_si128(_mm_slli_epi16(size, 7), sign), nan);
+    return v_mul(_mm256_cvtph_ps(half), v_splat(E4M3_FACTOR));
 }
 #endif
 #undef V
