@@ -193,10 +193,10 @@ FA_INLINE vec v_from_e5m2(const void *p)
 FA_INLINE vec v_from_e4m3(const void *p)
 {
     const __m256i size = _mm256_set1_epi16(0x7f), bits = _mm256_cvtepi8_epi16(_mm_loadu_si128(p));
-    const __mmask16 nan = _mm256_cmpeq_epi16_mask(_mm256_and_si256(bits, size), size);
+    const __m256i equal = _mm256_cmpeq_epi16(_mm256_and_si256(bits, size), size);
     const __m256i half =
         _mm256_and_si256(_mm256_slli_epi16(bits, 7), _mm256_set1_epi16((short)0xbfff));
-    return v_mul(_mm512_cvtph_ps(_mm256_mask_mov_epi16(half, nan, _mm256_set1_epi16(0x7fff))),
+    return v_mul(_mm512_cvtph_ps(_mm256_or_si256(half, _mm256_srli_epi16(equal, 1))),
                  v_splat(E4M3_FACTOR));
 }
 #endif
