@@ -175,7 +175,7 @@ def test_threads(kind, queries, rng):
 @pytest.mark.parametrize("kind", KINDS, ids="-".join)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)
 @pytest.mark.parametrize("which", ["q", "k", "v"])
-@pytest.mark.parametrize("queries, at", [(QUERIES, 40), (14, 9)])
+@pytest.mark.parametrize("queries, at", [(QUERIES, 40), (15, 9), (16, 9)])
 def test_containment(kind, bad, which, queries, at, rng):
     """NaN and infinity reach the rows that see them, and no others."""
     q, k, v = tensors(rng, kind, batch=1, queries=queries)
