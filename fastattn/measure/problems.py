@@ -31,7 +31,7 @@ class Problem:
     dtype : str
         "float32", "float64", "float16" or "bfloat16".
     kv_dtype : str
-        Of stored keys and values: "int8", or that of the queries if empty.
+        Of stored keys and values: "int8" or an fp8 type, or that of the queries if empty.
     window : int
         Keys at most so far before the query's position; -1 is unbounded. With `causal`.
     softcap : float
