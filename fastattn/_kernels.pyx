@@ -13,7 +13,6 @@ from fastattn.capi cimport FA_FLOAT32, FA_FLOAT64, fa_dtype, fa_isa_missing, fa_
 cdef extern from "kernels.h":
     enum:
         FA_KEY_PADDING
-        FA_ROW_PADDING
 
     ctypedef enum fa_mask_type:
         FA_MASK_NONE
@@ -34,6 +33,7 @@ cdef extern from "kernels.h":
     ctypedef struct fa_tile:
         int vectors
         int thin
+        int spread
         int fresh
         int64_t depth
         int64_t value_depth
@@ -42,6 +42,7 @@ cdef extern from "kernels.h":
         void *m
         void *l
         void *s
+        void *spare
 
     ctypedef struct fa_modifiers:
         double cap
@@ -74,6 +75,7 @@ cdef extern from "kernels.h":
         int max_vectors
         int key_block
         int thin_rows
+        int (*arrange)(int, fa_storage, int *) noexcept nogil
         void (*pack)(fa_tile *, const void *const *, int, double) noexcept nogil
         void (*begin)(fa_tile *, const void *) noexcept nogil
         void (*merge)(fa_tile *, const fa_tile *) noexcept nogil
@@ -181,7 +183,7 @@ cdef class Tile:
 
     cdef const fa_kernels *kernels
     cdef fa_tile state
-    cdef readonly object isa, dtype, q_packed, s, o, m, l
+    cdef readonly object isa, dtype, q_packed, s, o, m, l, spare
     cdef readonly int vectors, width, rows, thin
 
     def __init__(self, isa, dtype, int vectors, int64_t depth, int64_t value_depth, int thin=0):
@@ -191,23 +193,22 @@ cdef class Tile:
             raise ValueError(f"thin: expected at most {lanes} rows in 1 vector, got {thin}")
         if not 1 <= vectors <= self.kernels.max_vectors:
             raise ValueError(f"vectors: expected 1 to {self.kernels.max_vectors}, got {vectors}")
-        self.isa = isa
-        self.dtype = np.dtype(dtype)
-        self.vectors = vectors
+        self.isa, self.dtype = isa, np.dtype(dtype)
+        self.vectors, self.thin = vectors, thin
         self.width = vectors * self.kernels.lanes
-        self.thin = thin
         shapes = [(n, self.width) for n in (depth, value_depth)]
         if thin:
-            shapes = [(thin + FA_ROW_PADDING, -(-n // lanes) * lanes) for n in (depth, value_depth)]
+            self.state.thin = self.kernels.arrange(thin, FA_REAL, &self.state.spread)
+            shapes = [(self.state.thin, -(-n // lanes) * lanes) for n in (depth, value_depth)]
         self.q_packed = aligned(shapes[0], dtype)
         self.s = aligned((self.kernels.key_block + FA_KEY_PADDING, self.width), dtype)
-        self.o = aligned(shapes[1], dtype)
-        self.m = aligned((self.width,), dtype)
-        self.l = aligned((self.width,), dtype)
-        self.state.vectors, self.state.thin = vectors, thin
+        self.o, self.spare = [aligned(shapes[1], dtype) for _ in range(2)]
+        self.m, self.l = [aligned((self.width,), dtype) for _ in range(2)]
+        self.state.vectors = vectors
         self.state.depth, self.state.value_depth = depth, value_depth
         self.state.q = <void *>address(self.q_packed)
         self.state.s = <void *>address(self.s)
+        self.state.spare = <void *>address(self.spare)
         self.state.o = <void *>address(self.o)
         self.state.m = <void *>address(self.m)
         self.state.l = <void *>address(self.l)

@@ -24,7 +24,6 @@
 enum {
     FA_ROWS_AHEAD = 32,  /* K and V are asked for so many keys before they are needed */
     FA_KEY_PADDING = 48, /* kernels look so far past the last key of a block */
-    FA_ROW_PADDING = 1,  /* a thin tile has room for so many rows more than it has */
     FA_PANEL_ALIGN = 32, /* panels hold a multiple of it, of keys and of features */
     FA_MAX_WIDTH = 64    /* rows of a tile on any instruction set, at most */
 };
@@ -49,7 +48,8 @@ typedef enum { FA_REAL, FA_HALF, FA_BFLOAT, FA_CHAR, FA_E4M3, FA_E5M2, FA_STORAG
 /* One tile of query rows and its online-softmax state. */
 typedef struct {
     int vectors;         /* 1 ... max_vectors */
-    int thin;            /* rows of a thin tile; 0: a wide one */
+    int thin;            /* rows of a thin tile, with those that fill it up; 0: a wide one */
+    int spread;          /* features of a row beside each other in a vector of a thin tile */
     int fresh;           /* no key seen yet: o holds nothing */
     int64_t depth;       /* features of q and k */
     int64_t value_depth; /* features of v; 0 when only m and l are wanted */
@@ -57,6 +57,7 @@ typedef struct {
     void *o;             /* unnormalised output */
     void *m, *l;         /* [width] running maximum and sum */
     void *s;             /* scratch for scores, then probabilities */
+    void *spare;         /* of a thin tile: room for another o */
     /* For the matrix unit: */
     void *q_panels; /* unscaled queries as pieces; NULL: the tile goes without it */
     void *p;        /* scratch for probabilities as pieces */
@@ -124,6 +125,8 @@ typedef struct fa_kernels {
     int max_vectors; /* vectors of a tile */
     int key_block;   /* keys of a block */
     int thin_rows;   /* up to so many rows a thin tile is the faster one */
+    /* Of a thin tile of so many rows and what K and V are stored as: its `thin` and spread. */
+    int (*arrange)(int rows, fa_storage storage, int *spread);
 
     /* Rows [count] in, times factor; a wide tile's are transposed, and rows past count repeat the
      * last one; their results are never written. */

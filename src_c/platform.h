@@ -15,6 +15,7 @@
 #define FA_PREFETCH(address) ((void)(address))
 #define FA_PREFETCH_FAR(address) ((void)(address))
 #define FA_KEEP(pointer) ((void)(pointer))
+#define FA_IN_ORDER(a, b) ((void)(a), (void)(b))
 #else
 #define FA_INLINE static inline __attribute__((always_inline, unused))
 #define FA_NOINLINE static __attribute__((noinline))
@@ -27,6 +28,8 @@
 #define FA_PREFETCH_FAR(address) __builtin_prefetch(address, 0, 2)
 /* Keeps an address in a register, where the compiler would spread it over many and run out. */
 #define FA_KEEP(pointer) __asm__("" : "+r"(pointer))
+/* What is read from here on, and asked for at two addresses, stays behind what was before. */
+#define FA_IN_ORDER(a, b) __asm__ volatile("" : "+r"(a), "+r"(b) : : "memory")
 /* Tile loops must be unrolled completely, or their accumulators live in memory. */
 #if defined(__clang__)
 #define FA_UNROLL_FOR _Pragma("clang loop unroll(full)") for

@@ -49,6 +49,20 @@ static const fa_matrix *thin_matrix(const fa_args *args, const fa_matrix *matrix
     return matrix->thin[fa_storage_of(args->kv_dtype)];
 }
 
+/* Rows that are one thin tile, and how it keeps them: on a matrix unit one by one. */
+static void arrange(const fa_args *args, const fa_kernels *kernels, const fa_matrix *thin,
+                    fa_sequence *sequence, int64_t rows)
+{
+    sequence->spread = kernels->lanes;
+    sequence->thin = 0;
+    if (sequence->matrix) {
+        if (sequence->matrix == thin) sequence->thin = (int)rows;
+    } else if (rows <= kernels->thin_rows) {
+        const fa_storage storage = fa_storage_of(args->kv_dtype);
+        sequence->thin = kernels->arrange((int)rows, storage, &sequence->spread);
+    }
+}
+
 /* Tiles, blocks and chunks. */
 static void cut(const fa_args *args, const fa_kernels *kernels, fa_sequence *sequence, int64_t rows)
 {
@@ -89,7 +103,7 @@ fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, const
     const fa_matrix *thin = thin_matrix(args, matrix, rows <= kernels->lanes);
     if (thin && worth_it(args, thin, &sequence, rows)) sequence.matrix = thin;
     else if (matrix && worth_it(args, matrix, &sequence, rows)) sequence.matrix = matrix;
-    sequence.thin = sequence.matrix ? sequence.matrix == thin : rows <= kernels->thin_rows;
+    arrange(args, kernels, thin, &sequence, rows);
     cut(args, kernels, &sequence, rows);
     return sequence;
 }

@@ -20,7 +20,7 @@ typedef struct {
     int64_t query_row, key_row; /* of packed tensors: its first ones */
     fa_positions positions;
     fa_tiling tiling;
-    int thin; /* its rows are one thin tile */
+    int thin, spread; /* its rows are one thin tile, as in kernels.h; or 0 */
     int key_block, chunk_blocks;
     int load_blocks;         /* whose rows are brought at a time */
     const fa_matrix *matrix; /* what its tiles are updated with; NULL: the table itself */

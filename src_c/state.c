@@ -22,8 +22,7 @@ static layout layout_of(const fa_plan *plan, const fa_sequence *sequence)
     at.l = at.m + fa_line(width * size);
     at.o = at.l + fa_line(width * size);
     at.bytes = at.o;
-    const int64_t thin_rows = sequence->tiling.rows + FA_ROW_PADDING;
-    const int64_t own = sequence->thin && !sequence->matrix ? thin_rows : width;
+    const int64_t own = sequence->thin && !sequence->matrix ? sequence->thin : width;
     at.bytes += fa_line(own * padded * size);
     return at;
 }

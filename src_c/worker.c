@@ -24,7 +24,7 @@ static void *take(arena *from, int64_t bytes)
 
 static int64_t padded(int64_t depth, int lanes) { return (depth + lanes - 1) / lanes * lanes; }
 
-static void take_tile(fa_worker_tile *tile, const fa_plan *plan, arena *from, void *s, void *p)
+static void take_tile(fa_worker_tile *tile, const fa_plan *plan, arena *from, const fa_tile *shared)
 {
     const fa_kernels *kernels = plan->kernels;
     const int64_t size = kernels->real_size;
@@ -36,7 +36,8 @@ static void take_tile(fa_worker_tile *tile, const fa_plan *plan, arena *from, vo
     if (plan->matrix) tile->q_panels = take(from, plan->matrix->panel_bytes(width, depth));
     for (int n = 0; n < 2; ++n) {
         fa_tile *state = both[n];
-        *state = (fa_tile){.depth = depth, .value_depth = value_depth, .s = s, .p = p, .q = q};
+        *state = *shared;
+        state->q = q;
         state->o = take(from, padded(value_depth, kernels->lanes) * width * size);
         state->m = take(from, width * size);
         state->l = take(from, width * size);
@@ -53,9 +54,12 @@ static void take_all(fa_worker *worker, const fa_plan *plan, arena *from)
     const int64_t keys = (matrix ? matrix->load_keys : kernels->key_block) + FA_KEY_PADDING;
     const int64_t depth = plan->args->depth, value_depth = plan->value_depth;
     const int64_t deepest = depth > value_depth ? depth : value_depth;
-    void *s = take(from, (block + FA_KEY_PADDING) * width * size);
-    void *p = matrix ? take(from, matrix->panel_bytes(block, width)) : NULL;
-    for (int tile = 0; tile < plan->tiles; ++tile) take_tile(&worker->tile[tile], plan, from, s, p);
+    fa_tile shared = {.depth = depth, .value_depth = value_depth};
+    shared.s = take(from, (block + FA_KEY_PADDING) * width * size);
+    shared.p = matrix ? take(from, matrix->panel_bytes(block, width)) : NULL;
+    shared.spare = take(from, padded(value_depth, kernels->lanes) * kernels->lanes * size);
+    for (int tile = 0; tile < plan->tiles; ++tile)
+        take_tile(&worker->tile[tile], plan, from, &shared);
     worker->k_panels = matrix ? take(from, matrix->panel_bytes(matrix->load_keys, depth)) : NULL;
     worker->v_panels =
         matrix ? take(from, matrix->panel_bytes(matrix->load_keys, value_depth)) : NULL;
@@ -99,7 +103,8 @@ static void place_tile(fa_worker *worker, fa_worker_tile *tile, int64_t index)
     tile->span = fa_span_of(&sequence->positions, fa_query_of(worker, tile->rows.row_begin),
                             fa_query_of(worker, row_end - 1) + 1);
     tile->state.vectors = tile->rows.vectors;
-    tile->state.thin = sequence->thin ? tile->rows.rows : 0;
+    tile->state.thin = sequence->thin;
+    tile->state.spread = sequence->spread;
     tile->packed = 0;
     tile->states = NULL;
     if (plan->map.states)

@@ -18,7 +18,10 @@
  *   v_pow2(x, &n)                  n = x rounded to an integer, returns 2^n;
  *                                  x in [POW2_MIN, 100], and 2^POW2_MIN is returned as 0
  *   v_transpose(rows)              LANES x LANES, in place
- *   v_sum_lanes(rows)              lane n: the sum of all lanes of rows[n]; rows are used up
+ *   v_repeat(n, p)                 lane i is p[i % n], p any address, n divides LANES
+ *   v_stretch(n, p)                lane i is p[i / n]
+ *   v_sum_groups(n, rows)          of n vectors: lanes r * n ... r * n + n - 1 of rows[k] added up
+ *                                  are lane k * LANES / n + r; rows are used up
  *   v_shift_bits(a)                the bits of each lane, one to the left
  *   v_flags(bytes)                 32 bytes as 32 bits, set where not zero, the first lowest
 

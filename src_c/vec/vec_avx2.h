@@ -67,11 +67,38 @@ FA_INLINE void v_transpose(vec r[LANES])
     }
 }
 
-FA_INLINE vec v_sum_lanes(vec r[LANES])
+FA_INLINE vec v_repeat(const int n, const real *p)
 {
-    const vec a = _mm256_hadd_ps(_mm256_hadd_ps(r[0], r[1]), _mm256_hadd_ps(r[2], r[3]));
-    const vec b = _mm256_hadd_ps(_mm256_hadd_ps(r[4], r[5]), _mm256_hadd_ps(r[6], r[7]));
-    return v_add(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+    double two;
+    if (n == 8) return _mm256_loadu_ps(p);
+    if (n == 4) return _mm256_broadcast_ps((const __m128 *)p);
+    if (n == 1) return v_splat(*p);
+    memcpy(&two, p, sizeof two);
+    return _mm256_castpd_ps(_mm256_set1_pd(two));
+}
+
+FA_INLINE vec v_stretch(const int n, const real *p)
+{
+    const __m256i by_2 = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+    const __m256i by_4 = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
+    double two;
+    if (n == 8) return v_splat(*p);
+    if (n == 1) return _mm256_loadu_ps(p);
+    if (n == 2) return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), by_2);
+    memcpy(&two, p, sizeof two);
+    return _mm256_permutevar8x32_ps(_mm256_castpd_ps(_mm256_set1_pd(two)), by_4);
+}
+
+/* Sums within each half first: of n rows, n / 2 or n / 4 vectors. */
+FA_INLINE vec v_sum_groups(const int n, vec *r)
+{
+    if (n == 1) return r[0];
+    FA_UNROLL_FOR (int i = 0; i < n / 2; ++i) r[i] = _mm256_hadd_ps(r[2 * i], r[2 * i + 1]);
+    if (n == 2) return _mm256_permutevar8x32_ps(r[0], _mm256_setr_epi32(0, 1, 4, 5, 2, 3, 6, 7));
+    FA_UNROLL_FOR (int i = 0; i < n / 4; ++i) r[i] = _mm256_hadd_ps(r[2 * i], r[2 * i + 1]);
+    if (n == 4) return _mm256_permutevar8x32_ps(r[0], _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    return v_add(_mm256_permute2f128_ps(r[0], r[1], 0x20),
+                 _mm256_permute2f128_ps(r[0], r[1], 0x31));
 }
 
 FA_INLINE vec v_shift_bits(vec a)
@@ -96,9 +123,25 @@ FA_INLINE void v_transpose(vec r[LANES])
     r[3] = _mm256_permute2f128_pd(b, d, 0x31);
 }
 
-FA_INLINE vec v_sum_lanes(vec r[LANES])
+FA_INLINE vec v_repeat(const int n, const real *p)
 {
-    const vec a = _mm256_hadd_pd(r[0], r[1]), b = _mm256_hadd_pd(r[2], r[3]);
+    if (n == 4) return _mm256_loadu_pd(p);
+    return n == 2 ? _mm256_broadcast_pd((const __m128d *)p) : v_splat(*p);
+}
+
+FA_INLINE vec v_stretch(const int n, const real *p)
+{
+    if (n == 4) return v_splat(*p);
+    if (n == 1) return _mm256_loadu_pd(p);
+    return _mm256_permute4x64_pd(_mm256_castpd128_pd256(_mm_loadu_pd(p)), 0x50);
+}
+
+FA_INLINE vec v_sum_groups(const int n, vec *r)
+{
+    if (n == 1) return r[0];
+    const vec a = _mm256_hadd_pd(r[0], r[1]);
+    if (n == 2) return _mm256_permute4x64_pd(a, 0xd8);
+    const vec b = _mm256_hadd_pd(r[2], r[3]);
     return v_add(_mm256_permute2f128_pd(a, b, 0x20), _mm256_permute2f128_pd(a, b, 0x31));
 }
 

@@ -80,20 +80,52 @@ FA_INLINE void v_transpose(vec r[LANES])
     }
 }
 
-/* Each step adds halves and puts two vectors into one: 30 shuffles, a transpose has 64. */
-FA_INLINE vec v_sum_lanes(vec r[LANES])
+FA_INLINE vec v_repeat(const int n, const real *p)
 {
-    FA_UNROLL_FOR (int i = 0; i < 8; ++i)
-        r[i] = v_add(_mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]),
-                     _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]));
-    FA_UNROLL_FOR (int i = 0; i < 4; ++i)
-        r[i] = v_add(_mm512_shuffle_ps(r[2 * i], r[2 * i + 1], 0x44),
-                     _mm512_shuffle_ps(r[2 * i], r[2 * i + 1], 0xee));
-    FA_UNROLL_FOR (int n = 2; n > 0; n /= 2)
-        FA_UNROLL_FOR (int i = 0; i < n; ++i)
-            r[i] = v_add(_mm512_shuffle_f32x4(r[2 * i], r[2 * i + 1], 0x88),
-                         _mm512_shuffle_f32x4(r[2 * i], r[2 * i + 1], 0xdd));
-    return r[0];
+    double two;
+    if (n == 16) return _mm512_loadu_ps(p);
+    if (n == 8) return _mm512_broadcast_f32x8(_mm256_loadu_ps(p));
+    if (n == 4) return _mm512_broadcast_f32x4(_mm_loadu_ps(p));
+    if (n == 1) return v_splat(*p);
+    memcpy(&two, p, sizeof two);
+    return _mm512_castpd_ps(_mm512_set1_pd(two));
+}
+
+FA_INLINE vec v_stretch(const int n, const real *p)
+{
+    const __m512i by_2 = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    const __m512i by_4 = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    const __m512i by_8 = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    double two;
+    if (n == 16) return v_splat(*p);
+    if (n == 1) return _mm512_loadu_ps(p);
+    if (n == 2) return _mm512_permutexvar_ps(by_2, _mm512_castps256_ps512(_mm256_loadu_ps(p)));
+    if (n == 4) return _mm512_permutexvar_ps(by_4, _mm512_castps128_ps512(_mm_loadu_ps(p)));
+    memcpy(&two, p, sizeof two);
+    return _mm512_permutexvar_ps(by_8, _mm512_castpd_ps(_mm512_set1_pd(two)));
+}
+
+/* Each step adds halves and puts two vectors into one, within 128-bit quarters first: for n = 16,
+ * 30 shuffles, where a transpose has 64. */
+FA_INLINE vec v_sum_groups(const int n, vec *r)
+{
+    const __m512i of_2 = _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    const __m512i of_4 = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i of_8 = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+    if (n == 1) return r[0];
+    FA_UNROLL_FOR (int i = 0; i < n / 2; ++i)
+        r[i] = v_add(_mm512_shuffle_ps(r[2 * i], r[2 * i + 1], 0x88),
+                     _mm512_shuffle_ps(r[2 * i], r[2 * i + 1], 0xdd));
+    if (n == 2) return _mm512_permutexvar_ps(of_2, r[0]);
+    FA_UNROLL_FOR (int i = 0; i < n / 4; ++i)
+        r[i] = v_add(_mm512_shuffle_ps(r[2 * i], r[2 * i + 1], 0x88),
+                     _mm512_shuffle_ps(r[2 * i], r[2 * i + 1], 0xdd));
+    if (n == 4) return _mm512_permutexvar_ps(of_4, r[0]);
+    FA_UNROLL_FOR (int i = 0; i < n / 8; ++i)
+        r[i] = v_add(_mm512_shuffle_f32x4(r[2 * i], r[2 * i + 1], 0x88),
+                     _mm512_shuffle_f32x4(r[2 * i], r[2 * i + 1], 0xdd));
+    if (n == 8) return _mm512_permutexvar_ps(of_8, r[0]);
+    return v_add(_mm512_shuffle_f32x4(r[0], r[1], 0x88), _mm512_shuffle_f32x4(r[0], r[1], 0xdd));
 }
 
 FA_INLINE vec v_shift_bits(vec a)
@@ -130,16 +162,37 @@ FA_INLINE void v_transpose(vec r[LANES])
     }
 }
 
-FA_INLINE vec v_sum_lanes(vec r[LANES])
+FA_INLINE vec v_repeat(const int n, const real *p)
 {
-    FA_UNROLL_FOR (int i = 0; i < 4; ++i)
+    if (n == 8) return _mm512_loadu_pd(p);
+    if (n == 4) return _mm512_broadcast_f64x4(_mm256_loadu_pd(p));
+    return n == 2 ? _mm512_broadcast_f64x2(_mm_loadu_pd(p)) : v_splat(*p);
+}
+
+FA_INLINE vec v_stretch(const int n, const real *p)
+{
+    const __m512i by_2 = _mm512_setr_epi64(0, 0, 1, 1, 2, 2, 3, 3);
+    const __m512i by_4 = _mm512_setr_epi64(0, 0, 0, 0, 1, 1, 1, 1);
+    if (n == 8) return v_splat(*p);
+    if (n == 1) return _mm512_loadu_pd(p);
+    if (n == 2) return _mm512_permutexvar_pd(by_2, _mm512_castpd256_pd512(_mm256_loadu_pd(p)));
+    return _mm512_permutexvar_pd(by_4, _mm512_castpd128_pd512(_mm_loadu_pd(p)));
+}
+
+FA_INLINE vec v_sum_groups(const int n, vec *r)
+{
+    const __m512i of_2 = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    const __m512i of_4 = _mm512_setr_epi64(0, 2, 1, 3, 4, 6, 5, 7);
+    if (n == 1) return r[0];
+    FA_UNROLL_FOR (int i = 0; i < n / 2; ++i)
         r[i] = v_add(_mm512_unpacklo_pd(r[2 * i], r[2 * i + 1]),
                      _mm512_unpackhi_pd(r[2 * i], r[2 * i + 1]));
-    FA_UNROLL_FOR (int n = 2; n > 0; n /= 2)
-        FA_UNROLL_FOR (int i = 0; i < n; ++i)
-            r[i] = v_add(_mm512_shuffle_f64x2(r[2 * i], r[2 * i + 1], 0x88),
-                         _mm512_shuffle_f64x2(r[2 * i], r[2 * i + 1], 0xdd));
-    return r[0];
+    if (n == 2) return _mm512_permutexvar_pd(of_2, r[0]);
+    FA_UNROLL_FOR (int i = 0; i < n / 4; ++i)
+        r[i] = v_add(_mm512_shuffle_f64x2(r[2 * i], r[2 * i + 1], 0x88),
+                     _mm512_shuffle_f64x2(r[2 * i], r[2 * i + 1], 0xdd));
+    if (n == 4) return _mm512_permutexvar_pd(of_4, r[0]);
+    return v_add(_mm512_shuffle_f64x2(r[0], r[1], 0x88), _mm512_shuffle_f64x2(r[0], r[1], 0xdd));
 }
 
 FA_INLINE vec v_shift_bits(vec a)

@@ -57,8 +57,24 @@ FA_INLINE void v_transpose(vec r[LANES])
     r[3] = vcombine_f32(vget_high_f32(b), vget_high_f32(d));
 }
 
-FA_INLINE vec v_sum_lanes(vec r[LANES])
+FA_INLINE vec v_repeat(const int n, const real *p)
 {
+    if (n == 4) return vld1q_f32(p);
+    return n == 2 ? vcombine_f32(vld1_f32(p), vld1_f32(p)) : vld1q_dup_f32(p);
+}
+
+FA_INLINE vec v_stretch(const int n, const real *p)
+{
+    if (n == 4) return vld1q_dup_f32(p);
+    if (n == 1) return vld1q_f32(p);
+    const float32x2_t a = vld1_f32(p);
+    return vcombine_f32(vdup_lane_f32(a, 0), vdup_lane_f32(a, 1));
+}
+
+FA_INLINE vec v_sum_groups(const int n, vec *r)
+{
+    if (n == 1) return r[0];
+    if (n == 2) return vpaddq_f32(r[0], r[1]);
     return vpaddq_f32(vpaddq_f32(r[0], r[1]), vpaddq_f32(r[2], r[3]));
 }
 
@@ -86,7 +102,17 @@ FA_INLINE void v_transpose(vec r[LANES])
     r[1] = b;
 }
 
-FA_INLINE vec v_sum_lanes(vec r[LANES]) { return vpaddq_f64(r[0], r[1]); }
+FA_INLINE vec v_repeat(const int n, const real *p)
+{
+    return n == 2 ? vld1q_f64(p) : vld1q_dup_f64(p);
+}
+
+FA_INLINE vec v_stretch(const int n, const real *p)
+{
+    return n == 2 ? vld1q_dup_f64(p) : vld1q_f64(p);
+}
+
+FA_INLINE vec v_sum_groups(const int n, vec *r) { return n == 2 ? vpaddq_f64(r[0], r[1]) : r[0]; }
 
 FA_INLINE vec v_shift_bits(vec a)
 {
