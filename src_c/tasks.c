@@ -34,11 +34,12 @@ static double cost_of(const fa_sequence *sequence, int64_t tiles)
     return (double)(keys + 16) * (double)tiles; /* no keys are some work too */
 }
 
-/* Whether the heads of a key are neighbours in memory: what the machine reads ahead of one head is
- * then what the next one needs, if it is not long until then. */
+/* Whether the heads of a key, or of a page, are neighbours in memory: what the machine reads ahead
+ * of one head is then what the next one needs, if it is not long until then. */
 static int heads_lie_together(const fa_args *args)
 {
-    return args->kv_heads > 1 && llabs(args->k.head) < llabs(args->k.row);
+    const int64_t run = args->block_table ? args->page_keys : 1; /* keys of a head on end */
+    return args->kv_heads > 1 && llabs(args->k.head) <= run * llabs(args->k.row);
 }
 
 /* Of packed queries, and of outputs, those of chunks before as well. */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Thin tiles, few rows whose vectors hold several features of each: against a wide tile and the formula."""
+"""Thin tiles, whose vectors hold features of several rows: against a wide tile and the formula."""
 
 import cases
 import numpy as np
