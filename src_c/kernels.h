@@ -8,6 +8,8 @@
  *
  *                 q [depth][width]    s, p [key_block + padding][width]    o [value_depth][width]
  *
+ *            q and o of thin tiles, of at most `lanes` rows: see kernels/thin.inc.
+ *
  * RESTRICTED HEADER. It is included by files compiled with different -m flags. A function defined
  * here (or in anything it includes) would be compiled once per instruction set under one name, and
  * the linker may keep the AVX-512 copy for everybody: an illegal instruction on older machines.

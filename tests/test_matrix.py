@@ -238,10 +238,12 @@ def test_narrow_keys(pair, rng):
 
 
 @pytest.mark.parametrize("pair", [("float32", "int8"), ("bfloat16", "float8_e4m3fn"),
-                                  ("float16", "float8_e5m2")], ids="-".join)  # fmt: skip
-def test_narrow_keys_in_pages(pair, rng):
+                                  ("float16", "float8_e5m2"), ("bfloat16", "int8")],
+                         ids="-".join)  # fmt: skip
+@pytest.mark.parametrize("queries", [9, QUERIES])
+def test_narrow_keys_in_pages(pair, queries, rng):
     """A scale for each token; poison everywhere else, in the scales as well."""
-    q, k, v = tensors(rng, (pair[0],))
+    q, k, v = tensors(rng, (pair[0],), queries=queries)
     k, v, k_scale, v_scale = fastattn.quantize_kv(k, v, cases.dtype_of(pair[1]))
     scales = {"k_scale": k_scale, "v_scale": v_scale}
     dense = cases.run(ISA, q, k, v, kv_lengths=LENGTHS, causal=True, **scales)
@@ -310,8 +312,11 @@ def test_bytes_that_are_no_numbers(dtype, which, rng):
 
 
 @pytest.mark.parametrize("scale", [1e-37, 1e-30, 1e30, 0.0])
-def test_scales_that_one_piece_does_not_carry(scale, rng):
-    q, k, v = tensors(rng, KINDS[0], queries=4, keys=1300)
+@pytest.mark.parametrize("which", ["k_scale", "v_scale"])
+def test_scales_that_one_piece_does_not_carry(which, scale, rng):
+    q, k, v = tensors(rng, KINDS[0], queries=6, keys=1300)
     k, v = (np.round(x.astype(np.float32) * 40).astype(np.int8) for x in (k, v))
-    scales = {"k_scale": 0.02, "v_scale": scale}
+    scales = {"k_scale": 0.02, "v_scale": 0.02} | {which: scale}
+    if which == "k_scale" and scale > 1:  # the scores have a size that a softmax is for
+        scales["scale"] = 1 / (40 * scale)
     cases.check(cases.run(ISA, q, k, v, **scales), q, k, v, **scales)

@@ -59,6 +59,28 @@ def test_depths(isa, depth, rng):
         cases.check(run(isa, q, k, v), q, k, v)
 
 
+@pytest.mark.parametrize(
+    "pair", [*PAIRS, ("float32", "float32"), ("float64", "float64")], ids="-".join
+)
+def test_every_number_of_few_rows(isa, pair, rng):
+    """Rows beside each other in a vector; features and keys that are left over; no number where
+    nobody may look."""
+    allowed = np.ones(77, bool)
+    allowed[[20, 76]] = False
+    of_q, of_k = map(cases.dtype_of, pair)
+    for rows in range(1, 17):
+        q, k, v = cases.tensors(
+            rng, "float32", q_heads=rows, kv_heads=1, queries=1, keys=77, depth=150, dv=141
+        )
+        q, k, v = q.astype(of_q), narrow(k, of_k), narrow(v, of_k)
+        scales = {"k_scale": 1 / 40, "v_scale": 1 / 40} if of_k == np.int8 else {}
+        cases.check(run(isa, q, k, v, **scales), q, k, v, **scales)
+        if of_k != np.int8:
+            v[:, :, 20, 3] = v[:, :, 76, 140] = np.nan
+        options = scales | {"attn_mask": allowed}
+        cases.check(run(isa, q, k, v, **options), q, k, v, **options)
+
+
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 def test_scales_of_every_shape(isa, layout, rng):
     q, k, v = problem(rng, ("float32", "int8"), 6, 150)
