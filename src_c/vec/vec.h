@@ -20,6 +20,8 @@
  *   v_transpose(rows)              LANES x LANES, in place
  *   v_repeat(n, p)                 lane i is p[i % n], p any address, n divides LANES
  *   v_stretch(n, p)                lane i is p[i / n]
+ *   v_regroup(n, rows)             LANES / n vectors, transposed in groups of n: LANES or a half or
+ *                                  a quarter of it (or 1)
  *   v_sum_groups(n, rows)          of n vectors: lanes r * n ... r * n + n - 1 of rows[k] added up
  *                                  are lane k * LANES / n + r; rows are used up
  *   v_shift_bits(a)                the bits of each lane, one to the left

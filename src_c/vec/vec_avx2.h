@@ -89,6 +89,26 @@ FA_INLINE vec v_stretch(const int n, const real *p)
     return _mm256_permutevar8x32_ps(_mm256_castpd_ps(_mm256_set1_pd(two)), by_4);
 }
 
+FA_INLINE void v_regroup(const int n, vec *r)
+{
+    const vec first = r[0];
+    if (n == 4) {
+        r[0] = _mm256_permute2f128_ps(first, r[1], 0x20);
+        r[1] = _mm256_permute2f128_ps(first, r[1], 0x31);
+    } else if (n == 2) {
+        const __m256d w = _mm256_castps_pd(first), x = _mm256_castps_pd(r[1]);
+        const __m256d y = _mm256_castps_pd(r[2]), z = _mm256_castps_pd(r[3]);
+        const vec a = _mm256_castpd_ps(_mm256_unpacklo_pd(w, x));
+        const vec b = _mm256_castpd_ps(_mm256_unpackhi_pd(w, x));
+        const vec c = _mm256_castpd_ps(_mm256_unpacklo_pd(y, z));
+        const vec d = _mm256_castpd_ps(_mm256_unpackhi_pd(y, z));
+        r[0] = _mm256_permute2f128_ps(a, c, 0x20);
+        r[1] = _mm256_permute2f128_ps(b, d, 0x20);
+        r[2] = _mm256_permute2f128_ps(a, c, 0x31);
+        r[3] = _mm256_permute2f128_ps(b, d, 0x31);
+    }
+}
+
 /* Sums within each half first: of n rows, n / 2 or n / 4 vectors. */
 FA_INLINE vec v_sum_groups(const int n, vec *r)
 {
@@ -134,6 +154,15 @@ FA_INLINE vec v_stretch(const int n, const real *p)
     if (n == 4) return v_splat(*p);
     if (n == 1) return _mm256_loadu_pd(p);
     return _mm256_permute4x64_pd(_mm256_castpd128_pd256(_mm_loadu_pd(p)), 0x50);
+}
+
+FA_INLINE void v_regroup(const int n, vec *r)
+{
+    const vec first = r[0];
+    if (n == 1) v_transpose(r);
+    if (n != 2) return;
+    r[0] = _mm256_permute2f128_pd(first, r[1], 0x20);
+    r[1] = _mm256_permute2f128_pd(first, r[1], 0x31);
 }
 
 FA_INLINE vec v_sum_groups(const int n, vec *r)

@@ -105,6 +105,21 @@ FA_INLINE vec v_stretch(const int n, const real *p)
     return _mm512_permutexvar_ps(by_8, _mm512_castpd_ps(_mm512_set1_pd(two)));
 }
 
+FA_INLINE void v_regroup(const int n, vec *r)
+{
+    if (n == LANES) return;
+    const vec a = _mm512_shuffle_f32x4(r[0], r[1], 0x44),
+              b = _mm512_shuffle_f32x4(r[0], r[1], 0xee);
+    if (n == 8) {
+        r[0] = a, r[1] = b;
+    } else if (n == 4) {
+        const vec c = _mm512_shuffle_f32x4(r[2], r[3], 0x44),
+                  d = _mm512_shuffle_f32x4(r[2], r[3], 0xee);
+        r[0] = _mm512_shuffle_f32x4(a, c, 0x88), r[1] = _mm512_shuffle_f32x4(a, c, 0xdd);
+        r[2] = _mm512_shuffle_f32x4(b, d, 0x88), r[3] = _mm512_shuffle_f32x4(b, d, 0xdd);
+    }
+}
+
 /* Each step adds halves and puts two vectors into one, within 128-bit quarters first: for n = 16,
  * 30 shuffles, where a transpose has 64. */
 FA_INLINE vec v_sum_groups(const int n, vec *r)
@@ -177,6 +192,21 @@ FA_INLINE vec v_stretch(const int n, const real *p)
     if (n == 1) return _mm512_loadu_pd(p);
     if (n == 2) return _mm512_permutexvar_pd(by_2, _mm512_castpd256_pd512(_mm256_loadu_pd(p)));
     return _mm512_permutexvar_pd(by_4, _mm512_castpd128_pd512(_mm_loadu_pd(p)));
+}
+
+FA_INLINE void v_regroup(const int n, vec *r)
+{
+    if (n == LANES) return;
+    const vec a = _mm512_shuffle_f64x2(r[0], r[1], 0x44),
+              b = _mm512_shuffle_f64x2(r[0], r[1], 0xee);
+    if (n == 4) {
+        r[0] = a, r[1] = b;
+    } else if (n == 2) {
+        const vec c = _mm512_shuffle_f64x2(r[2], r[3], 0x44),
+                  d = _mm512_shuffle_f64x2(r[2], r[3], 0xee);
+        r[0] = _mm512_shuffle_f64x2(a, c, 0x88), r[1] = _mm512_shuffle_f64x2(a, c, 0xdd);
+        r[2] = _mm512_shuffle_f64x2(b, d, 0x88), r[3] = _mm512_shuffle_f64x2(b, d, 0xdd);
+    }
 }
 
 FA_INLINE vec v_sum_groups(const int n, vec *r)

@@ -71,6 +71,15 @@ FA_INLINE vec v_stretch(const int n, const real *p)
     return vcombine_f32(vdup_lane_f32(a, 0), vdup_lane_f32(a, 1));
 }
 
+FA_INLINE void v_regroup(const int n, vec *r)
+{
+    if (n == 1) v_transpose(r);
+    if (n != 2) return;
+    const vec a = r[0];
+    r[0] = vcombine_f32(vget_low_f32(a), vget_low_f32(r[1]));
+    r[1] = vcombine_f32(vget_high_f32(a), vget_high_f32(r[1]));
+}
+
 FA_INLINE vec v_sum_groups(const int n, vec *r)
 {
     if (n == 1) return r[0];
@@ -110,6 +119,11 @@ FA_INLINE vec v_repeat(const int n, const real *p)
 FA_INLINE vec v_stretch(const int n, const real *p)
 {
     return n == 2 ? vld1q_dup_f64(p) : vld1q_f64(p);
+}
+
+FA_INLINE void v_regroup(const int n, vec *r)
+{
+    if (n == 1) v_transpose(r);
 }
 
 FA_INLINE vec v_sum_groups(const int n, vec *r) { return n == 2 ? vpaddq_f64(r[0], r[1]) : r[0]; }

@@ -52,6 +52,7 @@ FA_INLINE vec v_pow2(vec x, vec *n)
 FA_INLINE void v_transpose(vec rows[LANES]) { (void)rows; }
 FA_INLINE vec v_repeat(int n, const real *p) { return p[n - 1]; }
 FA_INLINE vec v_stretch(int n, const real *p) { return p[n - 1]; }
+FA_INLINE void v_regroup(int n, vec *rows) { (void)n, (void)rows; }
 FA_INLINE vec v_sum_groups(int n, vec *rows) { return rows[n - 1]; }
 
 FA_INLINE vec v_shift_bits(vec a)
