@@ -11,7 +11,7 @@ import fastattn
 from fastattn.measure import checking, peers, runner, suites, timing
 from fastattn.measure.problems import Problem
 
-PEERS = ("torch", "ort-attention", "vllm")
+PEERS = ("torch", "ort-attention", "ort-gqa", "vllm")
 ROWS = (1, 2, 4, 8, 12, 16)
 PAGES = (16, 64)
 SHAPE = {"Hq": 8, "Hkv": 8, "D": 128}

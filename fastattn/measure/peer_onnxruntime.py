@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Peers: ONNX Runtime's operators Attention (ai.onnx 23) and MultiHeadAttention (com.microsoft).
+"""Peers: ONNX Runtime's operators: Attention (ai.onnx 23), and of com.microsoft MultiHeadAttention
+and, for decoding, GroupQueryAttention.
 
 Each problem becomes a model of one node. Inputs and output are bound once, so a run copies nothing.
 """
@@ -25,8 +26,8 @@ class _OneNode(Peer):
         """Whether onnxruntime is there, and onnx to write the model with."""
         return super().available() and importlib.util.find_spec("onnx") is not None
 
-    def session(self, operator, names, arrays, **attributes):
-        """Return a session for one node, with the types of `arrays`."""
+    def session(self, operator, names, arrays, outputs=("out",), **attributes):
+        """Return a session for one node, with the types of `arrays`; outputs have the first's."""
         import onnxruntime
         from onnx import TensorProto, helper
 
@@ -34,16 +35,18 @@ class _OneNode(Peer):
             "float32": TensorProto.FLOAT,
             "float16": TensorProto.FLOAT16,
             "bool": TensorProto.BOOL,
+            "int32": TensorProto.INT32,
         }
         domain = "" if operator == "Attention" else "com.microsoft"
-        node = helper.make_node(operator, names, ["out"], domain=domain, **attributes)
+        node = helper.make_node(operator, names, [*outputs], domain=domain, **attributes)
         given = [name for name in names if name]
         inputs = [
             helper.make_tensor_value_info(name, element[array.dtype.name], array.shape)
             for name, array in zip(given, arrays, strict=True)
         ]
-        output = helper.make_tensor_value_info("out", element[arrays[0].dtype.name], None)
-        graph = helper.make_graph([node], "attention", inputs, [output])
+        of_out = element[arrays[0].dtype.name]
+        results = [helper.make_tensor_value_info(name, of_out, None) for name in outputs]
+        graph = helper.make_graph([node], "attention", inputs, results)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
         options = onnxruntime.SessionOptions()
@@ -54,8 +57,11 @@ class _OneNode(Peer):
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
 
-    def bind(self, session, arrays, out_shape, array):
-        """Return `Prepared` with inputs and output bound to fixed memory."""
+    def bind(self, session, arrays, out_shape, array, in_place=()):
+        """Return `Prepared` with inputs and output bound to fixed memory.
+
+        in_place: pairs of an input and the output that takes its memory.
+        """
         import onnxruntime
 
         binding = session.io_binding()
@@ -67,6 +73,9 @@ class _OneNode(Peer):
         for meta, value in zip(session.get_inputs(), values, strict=True):
             binding.bind_ortvalue_input(meta.name, value)
         binding.bind_ortvalue_output("out", out)
+        names = [meta.name for meta in session.get_inputs()]
+        for given, result in in_place:
+            binding.bind_ortvalue_output(result, values[names.index(given)])
         run = session.run_with_iobinding
 
         def call():
@@ -130,3 +139,37 @@ class OnnxMultiHead(_OneNode):
             return out.reshape(p.B, p.Sq, p.Hq, p.Dv).swapaxes(1, 2)
 
         return self.bind(session, arrays, (p.B, p.Sq, p.Hq * p.Dv), array)
+
+
+class OnnxGrouped(_OneNode):
+    """com.microsoft GroupQueryAttention: one query against a cache, whose last key it brings.
+
+    The cache is shared between input and output, so nothing but that key is copied.
+    """
+
+    name = "ort-gqa"
+
+    features = frozenset({"grouped heads"})
+
+    def supports(self, problem):
+        """Decoding: with more queries the operator is causal, and takes the cache for a prompt."""
+        return "one query only" if problem.Sq != 1 else super().supports(problem)
+
+    def prepare(self, problem, inputs):
+        """Split off the last key, build the model and bind it."""
+        p = problem
+        k, v = (np.ascontiguousarray(each) for each in (inputs.k, inputs.v))
+        new = [each[:, :, -1].reshape(p.B, 1, -1) for each in (k, v)]
+        arrays = [inputs.q.swapaxes(1, 2).reshape(p.B, 1, -1), *new, k, v]
+        arrays += [np.full(p.B, p.Sk - 1, np.int32), np.array([p.Sk], np.int32)]
+        names = ["q", "new_k", "new_v", "k", "v", "last", "total"]
+        session = self.session(
+            "GroupQueryAttention", names, arrays, ("out", "all_k", "all_v"),
+            num_heads=p.Hq, kv_num_heads=p.Hkv,
+        )  # fmt: skip
+
+        def array(out):
+            return out.reshape(p.B, 1, p.Hq, p.Dv).swapaxes(1, 2)
+
+        pairs = [("k", "all_k"), ("v", "all_v")]
+        return self.bind(session, arrays, (p.B, 1, p.Hq * p.Dv), array, pairs)

@@ -246,12 +246,12 @@ def _limit_blas(threads):
 def classes():
     """Return {name: class} of every peer known, installed or not; this package comes first."""
     from fastattn.measure.peer_jax import Jax
-    from fastattn.measure.peer_onnxruntime import OnnxAttention, OnnxMultiHead
+    from fastattn.measure.peer_onnxruntime import OnnxAttention, OnnxGrouped, OnnxMultiHead
     from fastattn.measure.peer_openvino import OpenVINO
     from fastattn.measure.peer_torch import Flex, Torch
     from fastattn.measure.peer_vllm import VLLM
 
-    known = [NumPy, Torch, Flex, OnnxAttention, OnnxMultiHead, OpenVINO, Jax, VLLM]
+    known = [NumPy, Torch, Flex, OnnxAttention, OnnxMultiHead, OnnxGrouped, OpenVINO, Jax, VLLM]
     return {peer.name: peer for peer in known}
 
 

@@ -24,6 +24,7 @@ STYLES = {
     "flex": ("#e69f00", "D"),
     "ort-attention": ("#009e73", "^"),
     "ort-mha": ("#66c2a5", "v"),
+    "ort-gqa": ("#1b7837", "<"),
     "openvino": ("#cc79a7", "P"),
     "jax": ("#b8a000", "X"),
     "vllm": ("#8a63d2", "h"),
