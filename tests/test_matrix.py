@@ -48,31 +48,40 @@ def options_of(name, rng, queries=QUERIES, keys=KEYS):
     }[name]
 
 
-def slack(kind, q, k, v, scale=None):
-    """What rounding to pieces may add to the error of the output.
+def slack(q, k, v, scale=None):
+    """What rounding to two pieces may add to the error of the output.
 
-    A piece has 8 bits: with n pieces a product is wrong by at most 2 * 2^-8n of itself, a score by
-    that share of sum(|q| * |k|), and a probability of one or two pieces by 2^-8n.
+    They have 16 bits: a product is wrong by at most 2 * 2^-16 of itself, a score by that share of
+    sum(|q| * |k|), and a probability by 2^-16.
     """
-    dtype, precision = kind
-    if dtype != "float32" or precision == "highest":
-        return 0.0
-    unit = 2.0 ** (-8 if precision == "medium" else -16)
     scale = q.shape[-1] ** -0.5 if scale is None else abs(scale)
     k = k.repeat(q.shape[1] // k.shape[1], axis=1).astype(float)
     sizes = np.abs(q).astype(float) @ np.abs(k).swapaxes(-1, -2)
-    return 2 * np.abs(v).max() * unit * (2 * scale * sizes.max() + 1)
+    return 2 * np.abs(v).max() * 2.0**-16 * (2 * scale * sizes.max() + 1)
+
+
+def rounded(x):
+    return x.astype(cases.dtype_of("bfloat16")).astype(x.dtype)
 
 
 def check(kind, q, k, v, **options):
     """Compare one call with the oracle."""
-    dtype, precision = kind
-    result = cases.run(ISA, q, k, v, precision=precision, **options)
-    if dtype != "float32" or precision == "highest":
+    result = cases.run(ISA, q, k, v, precision=kind[1], **options)
+    if kind[0] != "float32" or kind[1] == "highest":
         cases.check(result, q, k, v, **options)
+    else:
+        check_pieces(kind, result[0], q, k, v, **options)
+
+
+def check_pieces(kind, out, q, k, v, **options):
+    """Less than all pieces of float32: one is the number rounded, or all of it without the unit."""
+    error = np.abs(out - reference.attention(q, k, v, **options)).max()
+    if kind[1] == "high":
+        assert error <= slack(q, k, v, options.get("scale"))
         return
-    expected = reference.attention(q, k, v, **options)
-    assert np.abs(result[0] - expected).max() <= slack(kind, q, k, v, options.get("scale"))
+    expected = reference.attention(*map(rounded, (q, k, v)), **options)
+    # what is left is in the probabilities: rounded, and their polynomial
+    assert min(error, np.abs(out - expected).max()) <= 2.0**-8 * np.abs(v).max()
 
 
 def tensors(rng, kind, **sizes):
@@ -320,3 +329,19 @@ def test_scales_that_one_piece_does_not_carry(which, scale, rng):
     if which == "k_scale" and scale > 1:  # the scores have a size that a softmax is for
         scales["scale"] = 1 / (40 * scale)
     cases.check(cases.run(ISA, q, k, v, **scales), q, k, v, **scales)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind[0] == "float32"], ids="-".join)
+@pytest.mark.parametrize("stored", ["float16", "bfloat16"])
+def test_scales_of_16_bit_caches(kind, stored, rng):
+    """A bfloat16 is a piece as it lies, but not times its scale."""
+    q, k, v = tensors(rng, kind)
+    k, v = (x.astype(cases.dtype_of(stored)) for x in (k, v))
+    scales = {name: rng.uniform(0.5, 1.5, k.shape[:-1]).astype("f4") for name in ("k", "v")}
+    scaled = [x.astype(float) * scales[name][..., None] for x, name in ((k, "k"), (v, "v"))]
+    given = {"k_scale": scales["k"], "v_scale": scales["v"]}
+    result = cases.run(ISA, q, k, v, precision=kind[1], **given)
+    if kind[1] == "highest":
+        cases.check(result, q, k, v, **given)
+    else:
+        check_pieces(kind, result[0], q, *scaled)
