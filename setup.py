@@ -20,6 +20,7 @@ MACHINE = platform.machine().lower()
 X86, ARM = {"x86_64", "amd64"}, {"aarch64", "arm64"}
 # Tiles have to be asked for, which only Linux is asked here.
 TILES = X86 if sys.platform == "linux" else set()
+BFLOATS = ARM if sys.platform in ("linux", "darwin") else set()
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
 #   ISA        machines   GCC and Clang                                          MSVC
 ISAS = {
@@ -28,6 +29,7 @@ ISAS = {
     "avx512": (X86, ["-mfma", "-mf16c", *AVX512], ["/arch:AVX512"]),
     "amx": (TILES, ["-mfma", "-mf16c", *AVX512, "-mamx-tile", "-mamx-bf16"], []),
     "neon": (ARM, [], []),
+    "neon_bf16": (BFLOATS, ["-march=armv8.2-a+bf16"], []),
 }
 REALS = ("32", "64")
 COMMON = {

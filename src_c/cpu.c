@@ -101,9 +101,34 @@ const char *fa_cpu_lacks_amx(void)
     return NULL;
 }
 
+const char *fa_cpu_lacks_neon_bf16(void) { return "not an arm64 machine"; }
+
 #else
 const char *fa_cpu_lacks_avx2(void) { return "not an x86-64 machine"; }
 const char *fa_cpu_lacks_avx512(void) { return "not an x86-64 machine"; }
 const char *fa_cpu_lacks_amx(void) { return "not an x86-64 machine"; }
 int fa_cpu_permits_amx(void) { return 0; }
+
+#if defined(__linux__) && defined(__aarch64__)
+#include <sys/auxv.h>
+
+static int has_bf16(void) { return (getauxval(AT_HWCAP2) & UINT64_C(1) << 14) != 0; }
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+
+static int has_bf16(void)
+{
+    int there = 0;
+    size_t size = sizeof there;
+    return !sysctlbyname("hw.optional.arm.FEAT_BF16", &there, &size, NULL, 0) && there;
+}
+#else
+static int has_bf16(void) { return 0; }
+#endif
+
+/* Arm Architecture Reference Manual, FEAT_BF16: BFMMLA and conversions. */
+const char *fa_cpu_lacks_neon_bf16(void)
+{
+    return has_bf16() ? NULL : "the CPU has no arithmetic of bfloat16 (FEAT_BF16)";
+}
 #endif

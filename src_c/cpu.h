@@ -9,6 +9,7 @@ const char *fa_cpu_lacks_nothing(void);
 const char *fa_cpu_lacks_avx2(void);
 const char *fa_cpu_lacks_avx512(void);
 const char *fa_cpu_lacks_amx(void);
+const char *fa_cpu_lacks_neon_bf16(void);
 
 /* The system gives a process the tile registers when it asks for them. Whether it did. */
 int fa_cpu_permits_all(void);

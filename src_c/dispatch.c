@@ -13,6 +13,7 @@ FA_DECLARE(avx2)
 FA_DECLARE(avx512)
 FA_DECLARE(amx)
 FA_DECLARE(neon)
+FA_DECLARE(neon_bf16)
 
 typedef struct {
     const char *name;
@@ -37,6 +38,10 @@ static const fa_isa ISAS[] = {
 #endif
 #if defined(FA_HAVE_NEON)
     {"neon", fa_cpu_lacks_nothing, fa_cpu_permits_all, &fa_kernels_neon_f32, &fa_kernels_neon_f64},
+#endif
+#if defined(FA_HAVE_NEON_BF16)
+    {"neon_bf16", fa_cpu_lacks_neon_bf16, fa_cpu_permits_all, &fa_kernels_neon_bf16_f32,
+     &fa_kernels_neon_bf16_f64},
 #endif
 };
 enum { ISA_COUNT = sizeof ISAS / sizeof *ISAS };

@@ -144,7 +144,7 @@ typedef struct fa_kernels {
     /* rows[r][j] = exp2(s - m) / l with the final m and l of an earlier walk over all blocks. */
     void (*weigh)(fa_tile *tile, const fa_block *block, void *const *rows, int count);
 
-    const fa_matrix *matrix; /* [3], for 1, 2 and 3 pieces; or NULL */
+    const fa_matrix *matrix; /* [3], for 1, 2 and 3 pieces, 0 where there is none; or NULL */
 
     /* Between storage and the type of the table; float64 tables know FA_REAL only.
      * Rows [count] of so many columns, times [count] scales or NULL, to contiguous rows. */

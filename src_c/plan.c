@@ -39,7 +39,8 @@ static const fa_matrix *matrix_for(const fa_plan *plan)
     if (args->dtype == FA_FLOAT16) pieces = 2;
     if (args->dtype == FA_BFLOAT16) pieces = scaled ? 2 : 1;
     if (!plan->kernels->matrix || plan->weights) return NULL;
-    return &plan->kernels->matrix[pieces - 1];
+    const fa_matrix *matrix = &plan->kernels->matrix[pieces - 1];
+    return matrix->pieces ? matrix : NULL;
 }
 
 /* ---- sequences ---- */

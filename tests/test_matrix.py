@@ -13,7 +13,7 @@ pytestmark = [
     pytest.mark.forces_isa,
     pytest.mark.skipif(
         not _kernels.has_matrix(fastattn.isas()[-1]),
-        reason="this machine has no matrix unit (AMX)",
+        reason="this machine has no matrix unit (AMX, BFMMLA)",
     ),
 ]
 ISA = fastattn.isas()[-1]

@@ -1,10 +1,11 @@
 """Derive the polynomials of ``vec_math.inc`` and print them with their errors.
 
 exp2: q with 2^r = 1 + r * q(r) on [-1/2, 1/2], least relative error.
-      The same on [0, 1] for one and for more pieces of bfloat16 (``amx/matrix.inc``).
+      The same for one piece of bfloat16 (``mmla/matrix.inc``), and on [0, 1] for one and for more
+      pieces (``amx/probabilities.inc``).
 tanh: t with tanh(y) = y * (1 + z * t(z)), z = y^2, on |y| <= 5/8, least relative error.
 
-Run ``python src_c/vec/polynomials.py``; needs mpmath. ``tests/test_vec.py`` checks the errors.
+Run ``python src_c/vec/polynomials.py``; needs mpmath. ``tests/test_kernels.py`` checks the errors.
 """
 
 import mpmath
@@ -76,6 +77,8 @@ def main():
     for name, bits, degree in [("exp2", 32, 4), ("exp2", 64, 10)]:
         coefficients, error = fit(exp2_quotient, -half, half, degree, exp2_weight)
         show(name, bits, coefficients, error)
+    coefficients, error = fit(exp2_quotient, -half, half, 2, exp2_weight)
+    show("exp2 of one piece, rounded to nearest", 32, coefficients, error)
     for name, degree in [("exp2 of one piece", 2), ("exp2 of pieces", 4)]:
         coefficients, error = fit(exp2_quotient, mpmath.mpf(0), mpmath.mpf(1), degree, exp2_weight)
         show(name, 32, coefficients, error)

@@ -22,12 +22,13 @@ simde)
 *)
     sources+=(src_c/cpu.c)
     case $("$compiler" -dumpmachine) in
-    aarch64*) isas+=(neon) ;;
+    aarch64*) isas+=(neon neon_bf16) ;;
     x86_64*) isas+=(avx2 avx512 amx) ;;
     esac
     avx2=(-mavx2 -mfma -mf16c)
     avx512=(-mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl)
     amx=("${avx512[@]}" -mamx-tile -mamx-bf16)
+    neon_bf16=(-march=armv8.2-a+bf16)
     ;;
 esac
 for isa in "${isas[@]}"; do
