@@ -8,6 +8,9 @@ import numpy as np
 from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as options
 
+# Half a unit above the greatest float32: from here on, rounding gives infinity.
+ROUNDS_TO_INFINITY = 2.0**128 - 2.0**103
+
 
 def table(value, lead):
     """Return `block_table`, shape (B, blocks) or lead + (blocks,), as a new array (B, blocks).
@@ -79,12 +82,14 @@ def _scale(name, value, tensor, own_shape, lead, paged):
         Of zero stride where one value serves many keys.
     """
     shape = tensor.shape[:-1]
-    if isinstance(value, np.ndarray | list | tuple):
-        value = options.real_numbers(name, value)
-    else:
-        value = np.asarray(options.number(name, value))
+    if type(value) is np.ndarray and value.shape == shape and value.dtype == dtypes.FLOAT32:
+        options.aligned(name, value)
+        return value  # as `quantize_kv` and the caches have them: at once, for every token
+    if not isinstance(value, np.ndarray | list | tuple):
+        return _repeated(name, options.number(name, value), shape)
+    value = options.real_numbers(name, value)
     if value.ndim == 0:
-        return np.broadcast_to(_float32(name, value), shape)
+        return _repeated(name, float(value), shape)
     *_, heads, keys = shape
     for own in dict.fromkeys((heads, own_shape[-3])):  # one head of k may serve all of v's
         if value.shape == (own,):
@@ -109,13 +114,24 @@ def _scale(name, value, tensor, own_shape, lead, paged):
     )
 
 
+def _repeated(name, number, shape):
+    """Return one number as float32 of any shape (`np.broadcast_to` takes as long as a call)."""
+    if not abs(number) < ROUNDS_TO_INFINITY:
+        raise _not_finite(name)
+    return np.ndarray(shape, np.float32, np.float32(number), strides=(0,) * len(shape))
+
+
 def _float32(name, value):
-    """Return one number or one for each head as float32, if they are finite in it."""
+    """Return one number for each head as float32, if they are finite in it."""
     with np.errstate(over="ignore"):
         value = value.astype(np.float32)
     if not np.isfinite(value).all():
-        raise ValueError(f"{name}: expected finite numbers of float32, got NaN, infinity or more")
+        raise _not_finite(name)
     return value
+
+
+def _not_finite(name):
+    return ValueError(f"{name}: expected finite numbers of float32, got NaN, infinity or more")
 
 
 def _one_for_each_key(name, value):

@@ -79,6 +79,8 @@ SCALE_CASES = {
     "nan": (np.nan, ValueError, "k_scale: expected a finite number, got nan"),
     "too large": (1e300, ValueError,
                   "k_scale: expected finite numbers of float32, got NaN, infinity or more"),
+    "just too large": (2.0**128 - 2.0**103, ValueError,
+                       "k_scale: expected finite numbers of float32, got NaN, infinity or more"),
     "head nan": ([0.5, np.nan], ValueError,
                  "k_scale: expected finite numbers of float32, got NaN, infinity or more"),
     "complex": (zeros(2, dtype=complex), TypeError,

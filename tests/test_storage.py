@@ -86,7 +86,8 @@ def test_scales_of_every_shape(isa, layout, rng):
     q, k, v = problem(rng, ("float32", "int8"), 6, 150)
     scales = rng.random((2, 2, 150)).astype(np.float32) / 40
     given = [x.swapaxes(1, 2).copy() if layout == "bshd" else x for x in (q, k, v)]
-    for scale in (0.02, scales[0, :, 0], scales[..., 0], scales):
+    every = (0.02, np.float16(0.02), np.array(0.02), scales[0, :, 0], scales[..., 0], scales)
+    for scale in (*every, scales.astype(">f4")[..., 0], scales[:, :, ::-1][:, :, ::-1]):
         options = {"k_scale": scale, "v_scale": np.asarray(scale) * 2}
         out, lse = run(isa, *given, layout=layout, **options)
         out = out.swapaxes(1, 2) if layout == "bshd" else out
