@@ -9,9 +9,6 @@
 #error build this file for bfloat16
 #endif
 
-enum { MAX_VECTORS = 3, MAX_TILE_KEYS = 12, MAX_TILE_FEATURES = 16, KEY_BLOCK = 64 };
-#define TILE_KEYS(vectors) ((vectors) == 3 ? 8 : 12)
-#define TILE_FEATURES(vectors) ((vectors) == 1 ? 16 : 8)
-enum { MAX_THIN_ROWS = LANES, THIN_SUMS = 24, THIN_FACTORS = 24, APART = 4, APART_CONVERTED = 4 };
+#include "neon_tiles.inc"
 #define FA_MMLA (FA_REAL_BITS == 32)
 #include "../kernels/all.inc"
