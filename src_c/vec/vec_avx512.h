@@ -15,12 +15,14 @@ typedef __mmask16 vmask;
 enum { LANES = 16 };
 #define V(name) _mm512_##name##_ps
 #define V_MASK(name) _mm512_##name##_ps_mask
+#define QUARTERS(a, b, which) _mm512_shuffle_f32x4(a, b, which)
 #else
 typedef __m512d vec;
 typedef __mmask8 vmask;
 enum { LANES = 8 };
 #define V(name) _mm512_##name##_pd
 #define V_MASK(name) _mm512_##name##_pd_mask
+#define QUARTERS(a, b, which) _mm512_shuffle_f64x2(a, b, which)
 #endif
 
 FA_INLINE vec v_load(const real *p) { return V(load)(p); }
@@ -41,6 +43,19 @@ FA_INLINE vmask v_eq(vec a, vec b) { return V_MASK(cmp)(a, b, _CMP_EQ_OQ); }
 FA_INLINE vec v_select(vmask mask, vec a, vec b) { return V(mask_blend)(mask, b, a); }
 FA_INLINE int v_any(vmask mask) { return mask != 0; }
 FA_INLINE int v_all(vmask mask) { return mask == (vmask)((1u << LANES) - 1); }
+
+FA_INLINE void v_regroup(const int n, vec *r)
+{
+    if (n == LANES) return;
+    const vec a = QUARTERS(r[0], r[1], 0x44), b = QUARTERS(r[0], r[1], 0xee);
+    if (n == LANES / 2) {
+        r[0] = a, r[1] = b;
+    } else if (n == LANES / 4) {
+        const vec c = QUARTERS(r[2], r[3], 0x44), d = QUARTERS(r[2], r[3], 0xee);
+        r[0] = QUARTERS(a, c, 0x88), r[1] = QUARTERS(a, c, 0xdd);
+        r[2] = QUARTERS(b, d, 0x88), r[3] = QUARTERS(b, d, 0xdd);
+    }
+}
 
 #if FA_REAL_BITS == 32
 FA_INLINE vmask v_negative(vec a) { return _mm512_movepi32_mask(_mm512_castps_si512(a)); }
@@ -103,21 +118,6 @@ FA_INLINE vec v_stretch(const int n, const real *p)
     if (n == 4) return _mm512_permutexvar_ps(by_4, _mm512_castps128_ps512(_mm_loadu_ps(p)));
     memcpy(&two, p, sizeof two);
     return _mm512_permutexvar_ps(by_8, _mm512_castpd_ps(_mm512_set1_pd(two)));
-}
-
-FA_INLINE void v_regroup(const int n, vec *r)
-{
-    if (n == LANES) return;
-    const vec a = _mm512_shuffle_f32x4(r[0], r[1], 0x44),
-              b = _mm512_shuffle_f32x4(r[0], r[1], 0xee);
-    if (n == 8) {
-        r[0] = a, r[1] = b;
-    } else if (n == 4) {
-        const vec c = _mm512_shuffle_f32x4(r[2], r[3], 0x44),
-                  d = _mm512_shuffle_f32x4(r[2], r[3], 0xee);
-        r[0] = _mm512_shuffle_f32x4(a, c, 0x88), r[1] = _mm512_shuffle_f32x4(a, c, 0xdd);
-        r[2] = _mm512_shuffle_f32x4(b, d, 0x88), r[3] = _mm512_shuffle_f32x4(b, d, 0xdd);
-    }
 }
 
 /* Each step adds halves and puts two vectors into one, within 128-bit quarters first: for n = 16,
@@ -192,21 +192,6 @@ FA_INLINE vec v_stretch(const int n, const real *p)
     if (n == 1) return _mm512_loadu_pd(p);
     if (n == 2) return _mm512_permutexvar_pd(by_2, _mm512_castpd256_pd512(_mm256_loadu_pd(p)));
     return _mm512_permutexvar_pd(by_4, _mm512_castpd128_pd512(_mm_loadu_pd(p)));
-}
-
-FA_INLINE void v_regroup(const int n, vec *r)
-{
-    if (n == LANES) return;
-    const vec a = _mm512_shuffle_f64x2(r[0], r[1], 0x44),
-              b = _mm512_shuffle_f64x2(r[0], r[1], 0xee);
-    if (n == 4) {
-        r[0] = a, r[1] = b;
-    } else if (n == 2) {
-        const vec c = _mm512_shuffle_f64x2(r[2], r[3], 0x44),
-                  d = _mm512_shuffle_f64x2(r[2], r[3], 0xee);
-        r[0] = _mm512_shuffle_f64x2(a, c, 0x88), r[1] = _mm512_shuffle_f64x2(a, c, 0xdd);
-        r[2] = _mm512_shuffle_f64x2(b, d, 0x88), r[3] = _mm512_shuffle_f64x2(b, d, 0xdd);
-    }
 }
 
 FA_INLINE vec v_sum_groups(const int n, vec *r)
