@@ -101,15 +101,9 @@ const char *fa_cpu_lacks_amx(void)
     return NULL;
 }
 
-const char *fa_cpu_lacks_neon_bf16(void) { return "not an arm64 machine"; }
+#elif defined(__aarch64__)
 
-#else
-const char *fa_cpu_lacks_avx2(void) { return "not an x86-64 machine"; }
-const char *fa_cpu_lacks_avx512(void) { return "not an x86-64 machine"; }
-const char *fa_cpu_lacks_amx(void) { return "not an x86-64 machine"; }
-int fa_cpu_permits_amx(void) { return 0; }
-
-#if defined(__linux__) && defined(__aarch64__)
+#if defined(__linux__)
 #include <sys/auxv.h>
 
 static int has_bf16(void) { return (getauxval(AT_HWCAP2) & UINT64_C(1) << 14) != 0; }

@@ -4,7 +4,7 @@
 #ifndef FA_CPU_H
 #define FA_CPU_H
 
-/* Each returns NULL when the level can run here, or why it cannot. */
+/* Each returns NULL when the level can run here, or why it cannot; on its own architecture only. */
 const char *fa_cpu_lacks_nothing(void);
 const char *fa_cpu_lacks_avx2(void);
 const char *fa_cpu_lacks_avx512(void);
