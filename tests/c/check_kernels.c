@@ -215,12 +215,22 @@ static double score(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j
     return s + get(mask, a->dtype, 0);
 }
 
+/* Rows are counted through all batch entries and heads. */
 static int64_t rows_of(const problem *p) { return p->batch * p->q_heads * p->queries; }
+static int64_t batch_of(const problem *p, int64_t n) { return n / p->queries / p->q_heads; }
+static int64_t head_of(const problem *p, int64_t n) { return n / p->queries % p->q_heads; }
 
-/* What a row should be, and its lse behind it. */
-static void expect_row(const problem *p, int64_t b, int64_t h, int64_t i, double *expected)
+/* Where the n-th row's own is: what it should be, and its lse behind it. */
+static double *expected_of(const problem *p, int64_t n)
+{
+    return p->expected + n * (p->value_depth + 1);
+}
+
+static void expect_row(const problem *p, int64_t n)
 {
     const fa_args *a = &p->args;
+    const int64_t b = batch_of(p, n), h = head_of(p, n), i = n % p->queries;
+    double *expected = expected_of(p, n);
     const int64_t kv_head = h / (p->q_heads / p->kv_heads);
     double weights[MAX_LONG], sum = a->sinks ? exp(a->sinks[h]) : 0;
     for (int64_t j = 0; j < p->keys; ++j) sum += weights[j] = exp(score(p, b, h, i, j));
@@ -236,18 +246,17 @@ static void expect_row(const problem *p, int64_t b, int64_t h, int64_t i, double
 static void expect(problem *p)
 {
     p->expected = malloc((size_t)(rows_of(p) * (p->value_depth + 1)) * sizeof(double));
-    for (int64_t n = 0; n < rows_of(p); ++n)
-        expect_row(p, n / p->queries / p->q_heads, n / p->queries % p->q_heads, n % p->queries,
-                   p->expected + n * (p->value_depth + 1));
+    for (int64_t n = 0; n < rows_of(p); ++n) expect_row(p, n);
 }
 
 /* Largest error of a row, lse included. */
-static double row_error(const problem *p, int64_t b, int64_t h, int64_t i, const double *expected)
+static double row_error(const problem *p, int64_t n)
 {
     const fa_args *a = &p->args;
     const fa_dtype real = a->dtype == FA_FLOAT64 ? FA_FLOAT64 : FA_FLOAT32;
-    const double lse = get(a->lse, real, (b * p->q_heads + h) * p->queries + i);
-    const double sum = expected[p->value_depth];
+    const int64_t b = batch_of(p, n), h = head_of(p, n), i = n % p->queries;
+    const double *expected = expected_of(p, n);
+    const double lse = get(a->lse, real, n), sum = expected[p->value_depth];
     double worst = lse == sum ? 0 : fabs(lse - sum) / 10; /* -inf where there is no key */
     for (int64_t d = 0; d < p->value_depth; ++d) {
         const double error = fabs(get(at(&a->out, b, h, i, d), a->dtype, 0) - expected[d]);
@@ -274,11 +283,8 @@ static int check(problem *p, const char *isa)
     p->args.isa = isa;
     p->args.threads = 1 + (int)draw(2);
     if (fa_attention(&p->args) != FA_OK) return 0;
-    for (int64_t n = 0; n < rows_of(p); ++n) {
-        const int64_t i = n % p->queries, h = n / p->queries % p->q_heads;
-        const double *expected = p->expected + n * (p->value_depth + 1);
-        if (!(row_error(p, n / p->queries / p->q_heads, h, i, expected) <= allowed)) return 0;
-    }
+    for (int64_t n = 0; n < rows_of(p); ++n)
+        if (!(row_error(p, n) <= allowed)) return 0;
     return 1;
 }
 
