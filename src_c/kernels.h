@@ -59,7 +59,7 @@ typedef struct {
     void *o;             /* unnormalised output */
     void *m, *l;         /* [width] running maximum and sum */
     void *s;             /* scratch for scores, then probabilities */
-    void *spare;         /* of a thin tile: room for another o */
+    void *spare;         /* of a thin tile: room for another o, of whole pairs of vectors */
     /* For the matrix unit: */
     void *q_panels; /* unscaled queries as pieces; NULL: the tile goes without it */
     void *p;        /* scratch for probabilities as pieces */
@@ -112,7 +112,9 @@ typedef struct fa_matrix {
     int (*pack_queries)(fa_tile *tile, fa_storage storage, const void *const *rows, int count);
     /* block->k and v, of block->storage and times its scales, to its panels; likewise. */
     int (*pack_keys)(const fa_tile *tile, const fa_block *block, void *k_panels, void *v_panels);
-    void (*update)(fa_tile *tile, const fa_block *block);
+    /* 0 if it meets numbers that pieces do not carry, which packing need not look for; the state is
+     * then as if nothing had happened, and the block has to go without its panels. */
+    int (*update)(fa_tile *tile, const fa_block *block);
     /* On each thread around all of the above. */
     void (*enter)(void);
     void (*leave)(void);

@@ -26,7 +26,7 @@ FLAGS = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"],
 }
-FLAGS["amx"] = [*FLAGS["avx512"], "-mamx-tile", "-mamx-bf16"]
+FLAGS["amx"] = [*FLAGS["avx512"], "-mavx512vbmi", "-mamx-tile", "-mamx-bf16"]
 
 
 @pytest.mark.parametrize("path", [*C_FILES, *PYTHON, *OTHER], ids=lambda p: p.name)

@@ -217,6 +217,22 @@ def test_scores_that_rise_and_numbers_that_pieces_do_not_carry(queries, rng):
     check(KINDS[-1], q, flat, v)
 
 
+@pytest.mark.parametrize("queries", [3, 8, 16])
+def test_few_rows_and_numbers_that_the_unit_does_not_carry(queries, rng):
+    """Nobody looks at K and V beforehand: such numbers have to show in scores and sums."""
+    q, k, v = tensors(rng, KINDS[0], batch=1, queries=queries)
+    check(KINDS[0], q, k, (v.astype(np.float32) * 1e-38).astype(v.dtype))
+    check(KINDS[0], q * v.dtype.type(1e-30), k * v.dtype.type(1e30), v)
+    check(KINDS[0], q, k, v, scale=1e-3)
+    check(KINDS[0], q * v.dtype.type(1e17), k * v.dtype.type(1e21), v, scale=1.2e-38)
+    column = v.copy()
+    column[..., 5] = 1e-40  # alone: the others must not hide it
+    column[..., 6] = 0
+    out = cases.run(ISA, q, k, column)[0]
+    np.testing.assert_array_equal(out[..., 5], column[..., :queries, 5])
+    np.testing.assert_array_equal(out[..., 6], 0)
+
+
 @pytest.mark.parametrize("kind", KINDS, ids="-".join)
 @pytest.mark.parametrize("queries", [QUERIES, 15])
 def test_scores_at_the_limit_of_the_running_maximum(kind, queries, rng):
