@@ -27,7 +27,11 @@ ISAS = {
     "scalar": (None, ["-fno-tree-vectorize", "-fno-tree-slp-vectorize"], []),
     "avx2": (X86, ["-mavx2", "-mfma", "-mf16c"], ["/arch:AVX2"]),
     "avx512": (X86, ["-mfma", "-mf16c", *AVX512], ["/arch:AVX512"]),
-    "amx": (TILES, ["-mfma", "-mf16c", *AVX512, "-mavx512vbmi", "-mamx-tile", "-mamx-bf16"], []),
+    "amx": (
+        TILES,
+        ["-mfma", "-mf16c", *AVX512, "-mavx512vbmi", "-mamx-tile", "-mamx-bf16", "-mamx-int8"],
+        [],
+    ),
     "neon": (ARM, [], []),
     "neon_bf16": (BFLOATS, ["-march=armv8.2-a+bf16"], []),
 }

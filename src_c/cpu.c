@@ -94,8 +94,8 @@ const char *fa_cpu_lacks_amx(void)
     uint32_t leaf7[4];
     cpuid(7, leaf7);
     if (fa_cpu_lacks_avx512()) return fa_cpu_lacks_avx512();
-    if (!(leaf7[EDX] & BIT(24)) || !(leaf7[EDX] & BIT(22)))
-        return "the CPU has no AMX (tile, bf16)";
+    const uint32_t needed = BIT(22) | BIT(24) | BIT(25);
+    if ((leaf7[EDX] & needed) != needed) return "the CPU has no AMX (tile, bf16, int8)";
     if (!(leaf7[ECX] & BIT(1))) return "the CPU has no AVX512-VBMI";
     if (!saves(0x600e6)) return "the operating system does not save AMX tiles";
     if (!system_knows_tiles()) return "the operating system does not give tiles to processes";

@@ -26,7 +26,7 @@ FLAGS = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"],
 }
-FLAGS["amx"] = [*FLAGS["avx512"], "-mavx512vbmi", "-mamx-tile", "-mamx-bf16"]
+FLAGS["amx"] = [*FLAGS["avx512"], "-mavx512vbmi", "-mamx-tile", "-mamx-bf16", "-mamx-int8"]
 
 
 @pytest.mark.parametrize("path", [*C_FILES, *PYTHON, *OTHER], ids=lambda p: p.name)
@@ -83,7 +83,9 @@ ALLOWED_INCLUDES = {
         "string.h",
         "tiles.inc",
         "panels.inc",
-        "thin_panels.inc",
+        "thin_rows.inc",
+        "thin.inc",
+        "thin_integers.inc",
         "probabilities.inc",
         "products.inc",
         "values.inc",
