@@ -3,6 +3,7 @@
  * kernels cannot use where they lie.
  */
 #include <math.h>
+#include <string.h>
 
 #include "worker.h"
 
@@ -161,6 +162,10 @@ void fa_worker_scales(const fa_rows *source, int64_t first, int count, float *sc
         return;
     }
     const char *at = source->base + first * source->row_stride;
+    if (source->row_stride == (int64_t)sizeof *scales) {
+        memcpy(scales, at, (size_t)count * sizeof *scales);
+        return;
+    }
     for (int n = 0; n < count; ++n) scales[n] = *(const float *)(at + n * source->row_stride);
 }
 
