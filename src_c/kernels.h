@@ -112,8 +112,8 @@ typedef struct fa_matrix {
     int (*pack_queries)(fa_tile *tile, fa_storage storage, const void *const *rows, int count);
     /* block->k and v, of block->storage and times its scales, to its panels; likewise. */
     int (*pack_keys)(const fa_tile *tile, const fa_block *block, void *k_panels, void *v_panels);
-    /* 0 if it meets numbers that pieces do not carry, which packing need not look for; the state is
-     * then as if nothing had happened, and the block has to go without its panels. */
+    /* Of a tile and a block with panels. 0 if it meets numbers that pieces do not carry, which
+     * packing need not look for; the state is then as if nothing had happened. */
     int (*update)(fa_tile *tile, const fa_block *block);
     /* On each thread around all of the above. */
     void (*enter)(void);

@@ -307,15 +307,11 @@ static void update_range(fa_worker *worker, fa_worker_tile *tile, int64_t block,
     const fa_matrix *matrix = worker->sequence.matrix;
     fa_block part = block_of(worker, tile, block, range);
     part.first = !worker->block_used && !worker->k_copied && !matrix;
-    if (matrix && !(tile->state.q_panels && part.k_panels)) without_matrix(worker, tile);
-    if (matrix) {
-        if (!matrix->update(&tile->state, &part)) {
-            without_matrix(worker, tile);
-            part.k_panels = NULL;
-            matrix->update(&tile->state, &part);
-        }
+    const int in_panels = matrix && tile->state.q_panels && part.k_panels;
+    if (in_panels && matrix->update(&tile->state, &part)) {
         FA_MARK(FA_STAGE_MATRIX);
     } else {
+        if (matrix) without_matrix(worker, tile);
         update(worker->plan->kernels, &tile->state, &part);
     }
     worker->block_used = 1;

@@ -68,19 +68,19 @@ FA_INLINE vec v_pow2(vec x, vec *n)
 }
 
 /* Pairs within 128-bit quarters first, then the quarters: 4 steps of 16 shuffles. */
+/* Four vectors, quarter by quarter, 4 x 4. */
+FA_INLINE void turn_fours(vec *r)
+{
+    const vec a = _mm512_unpacklo_ps(r[0], r[1]), b = _mm512_unpackhi_ps(r[0], r[1]);
+    const vec c = _mm512_unpacklo_ps(r[2], r[3]), d = _mm512_unpackhi_ps(r[2], r[3]);
+    r[0] = _mm512_shuffle_ps(a, c, 0x44), r[1] = _mm512_shuffle_ps(a, c, 0xee);
+    r[2] = _mm512_shuffle_ps(b, d, 0x44), r[3] = _mm512_shuffle_ps(b, d, 0xee);
+}
+
 FA_INLINE void v_transpose(vec r[LANES])
 {
     vec a[LANES];
-    FA_UNROLL_FOR (int i = 0; i < 8; ++i) {
-        a[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
-        a[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
-    }
-    FA_UNROLL_FOR (int i = 0; i < 4; ++i) {
-        r[4 * i] = _mm512_shuffle_ps(a[4 * i], a[4 * i + 2], 0x44);
-        r[4 * i + 1] = _mm512_shuffle_ps(a[4 * i], a[4 * i + 2], 0xee);
-        r[4 * i + 2] = _mm512_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0x44);
-        r[4 * i + 3] = _mm512_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0xee);
-    }
+    FA_UNROLL_FOR (int i = 0; i < 4; ++i) turn_fours(r + 4 * i);
     FA_UNROLL_FOR (int i = 0; i < 4; ++i) {
         a[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
         a[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
