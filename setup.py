@@ -20,6 +20,7 @@ MACHINE = platform.machine().lower()
 X86, ARM = {"x86_64", "amd64"}, {"aarch64", "arm64"}
 # Tiles have to be asked for, which only Linux is asked here.
 TILES = X86 if sys.platform == "linux" else set()
+DOTS = X86 if sys.platform != "win32" else set()
 BFLOATS = ARM if sys.platform in ("linux", "darwin") else set()
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
 #   ISA        machines   GCC and Clang                                          MSVC
@@ -27,6 +28,7 @@ ISAS = {
     "scalar": (None, ["-fno-tree-vectorize", "-fno-tree-slp-vectorize"], []),
     "avx2": (X86, ["-mavx2", "-mfma", "-mf16c"], ["/arch:AVX2"]),
     "avx512": (X86, ["-mfma", "-mf16c", *AVX512], ["/arch:AVX512"]),
+    "avx512_bf16": (DOTS, ["-mfma", "-mf16c", *AVX512, "-mavx512bf16"], []),
     "amx": (
         TILES,
         ["-mfma", "-mf16c", *AVX512, "-mavx512vbmi", "-mamx-tile", "-mamx-bf16", "-mamx-int8"],
@@ -35,7 +37,8 @@ ISAS = {
     "neon": (ARM, [], []),
     "neon_bf16": (BFLOATS, ["-march=armv8.2-a+bf16"], []),
 }
-REALS = ("32", "64")
+# They multiply bfloat16; float64 is what the level below has.
+UNITS = {"avx512_bf16", "amx", "neon_bf16"}
 COMMON = {
     "unix": ["-std=c11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC", "-g0"],
     "msvc": ["/std:c11", "/O2", "/fp:precise"],
@@ -43,6 +46,8 @@ COMMON = {
 # Link-time optimisation may move code of one instruction set into another's functions.
 ISOLATED = {"unix": ["-fno-lto"], "msvc": ["/GL-"]}
 SOURCES = sorted(glob("src_c/*.c"))
+# What an extension links of it; others all. _kernels asks _core for the kernels themselves.
+NEEDED = {"fastattn._dlpack": [], "fastattn._kernels": ["src_c/schedule.c"]}
 HEADERS = [str(path) for path in Path("src_c").rglob("*") if path.suffix in (".h", ".inc", ".c")]
 LIBRARIES = {"win32": "fastattn.dll", "darwin": "libfastattn.dylib"}
 # Made from src_c/package, and where they go below share.
@@ -77,17 +82,19 @@ class BuildExt(build_ext):
         have += [("FA_PROFILE", "1")] if profile else []
         flags = [*COMMON[kind], *threads]
         suffix = "_profile" if profile else ""
-        objects = [self.compile(path, flags, have, suffix) for path in SOURCES]
+        objects = {path: self.compile(path, flags, have, suffix) for path in SOURCES}
         for name in isas:
+            path = f"src_c/isa/{name}.c"
             flags = [*COMMON[kind], *ISAS[name][2 if kind == "msvc" else 1], *ISOLATED[kind]]
-            for bits in REALS:
+            for bits in ("32",) if name in UNITS else ("32", "64"):
                 macros = [("FA_REAL_BITS", bits)]
-                objects.append(self.compile(f"src_c/isa/{name}.c", flags, macros, f"_f{bits}"))
+                objects[path, bits] = self.compile(path, flags, macros, f"_f{bits}")
         for extension in self.extensions:
-            if extension.name == "fastattn._dlpack":
-                continue  # it calls nothing of the library
-            extension.extra_objects += objects
+            extension.extra_objects += [
+                objects[name] for name in NEEDED.get(extension.name, objects)
+            ]
             extension.extra_link_args += threads
+        objects = [*objects.values()]
         super().build_extensions()
         self.link_library(objects, kind, threads)
 

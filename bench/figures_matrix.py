@@ -11,17 +11,17 @@ from fastattn.measure import limits, peers, runner, suites, timing
 from fastattn.measure.problems import Problem
 
 PEERS = ("torch", "ort-attention", "openvino", "vllm")
-# Share of the peak of the unit that bfloat16 must reach: (N, D).
+# Share of the peak of the unit that bfloat16 must reach on AMX: (N, D).
 SHARES = {(4096, 128): 0.33, (4096, 64): 0.25, (512, 128): 0.20, (512, 64): 0.20}
 # Share of the FMA peak that "high" must reach; "highest" is in the section `peak`.
 HIGH_SHARE = 1.6
-# Largest error and root mean square at N = 2048.
-ERRORS = {"highest": (2.5e-7, 2e-8), "high": (2e-6, None), "medium": (None, None)}
+# Pieces, largest error and root mean square at N = 2048.
+ERRORS = {"highest": (3, 2.5e-7, 2e-8), "high": (2, 2e-6, None), "medium": (1, None, None)}
 
 
 def matrix(settings):
     """Everything that a matrix unit is held to; nothing where there is none."""
-    if not _kernels.has_matrix(fastattn.isa()):
+    if not _kernels.matrix_pieces(fastattn.isa()):
         return [], []
     figures, rows = [], []
     for part in (_shares, _floats, _errors, _against_peers, _small):
@@ -29,6 +29,11 @@ def matrix(settings):
         figures += part_figures
         rows += part_rows
     return figures, rows
+
+
+def _has(pieces):
+    """Whether numbers are multiplied in so many pieces: three on AMX, elsewhere one."""
+    return pieces in _kernels.matrix_pieces(fastattn.isa())
 
 
 def _shares(settings):
@@ -43,7 +48,7 @@ def _shares(settings):
             meters={runner.PEAK: meter},
             seconds=settings.seconds,
         )
-        share = row.share(bound=runner.PEAK)
+        share, goal = row.share(bound=runner.PEAK), goal if _has(3) else None
         figures.append(Figure(f"share of matrix peak {problem.name}", share, "%", at_least=goal))
     return figures, []
 
@@ -54,13 +59,13 @@ def _floats(settings):
     meter = limits.FmaPeak(fastattn.isa(), "float32", settings.threads)
     for depth in (128, 64):
         problem = Problem(Hq=suites.HEADS, Sq=settings.length(4096), D=depth)
-        subject = peers.Fastattn(settings.threads, precision="high")
-        row = runner.measure(
-            problem, [subject], meters={runner.PEAK: meter}, seconds=settings.seconds
-        )
-        name = f"share of FMA peak {problem.label} high"
-        share = row.share(bound=runner.PEAK)
-        figures.append(Figure(name, share, "%", at_least=HIGH_SHARE))
+        if _has(2):
+            subject = peers.Fastattn(settings.threads, precision="high")
+            row = runner.measure(
+                problem, [subject], meters={runner.PEAK: meter}, seconds=settings.seconds
+            )
+            name = f"share of FMA peak {problem.label} high"
+            figures.append(Figure(name, row.share(bound=runner.PEAK), "%", at_least=HIGH_SHARE))
         time = _medium(problem, settings)
         figures.append(Figure(f"medium / bfloat16 {problem.label}", time, at_most=1.25))
     return figures, []
@@ -84,7 +89,9 @@ def _errors(settings):
         problem = Problem(Hq=heads, Sq=settings.length(2048), D=depth)
         inputs = problem.inputs()
         expected = reference.attention(inputs.q, inputs.k, inputs.v)
-        for precision, goals in ERRORS.items():
+        for precision, (pieces, *goals) in ERRORS.items():
+            if not _has(pieces):
+                continue
             out = fastattn.attention(inputs.q, inputs.k, inputs.v, precision=precision)
             error = np.abs(out - expected)
             values = error.max(), np.sqrt((error**2).mean())
@@ -94,15 +101,17 @@ def _errors(settings):
     return figures, []
 
 
-# Geometric mean and smallest ratio to the best peer.
-GOALS = {"bfloat16": (1.5, 1.1), "float16": (3.0, None), "float32": (1.6, None)}
+# Pieces, geometric mean and smallest ratio to the best peer.
+GOALS = {"bfloat16": (1, 1.5, 1.1), "float16": (2, 3.0, None), "float32": (3, 1.6, None)}
 
 
 def _against_peers(settings):
     """Full and causal prefill of every type against the best peer of each shape."""
     figures, rows = [], []
     lengths = (512,) if settings.quick else (512, 1024, 2048, 4096)
-    for dtype, (mean, least) in GOALS.items():
+    for dtype, (pieces, mean, least) in GOALS.items():
+        if not _has(pieces):
+            continue
         chosen = [
             named(Problem(Hq=suites.HEADS, Sq=length, D=depth, causal=causal), dtype)
             for length in lengths

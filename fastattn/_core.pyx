@@ -4,7 +4,7 @@
 """The binding: checked arrays -> fa_args -> one call without the GIL -> status -> exception."""
 
 from libc.math cimport isfinite, sqrt
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.string cimport memset
 
 import numpy as np
@@ -21,6 +21,9 @@ from fastattn._check_dtypes import supported as _name_of
 
 cdef extern from "numpy/ndarraytypes.h":
     const int NPY_HALF
+
+cdef extern from "dispatch.h":
+    const void *fa_kernels_for(const char *isa, fa_dtype dtype)
 
 cnp.import_array()
 
@@ -353,3 +356,8 @@ def default_isa():
     """The instruction set that is used without `use_isa`; None if FASTATTN_ISA is not usable."""
     name = fa_isa_default()
     return name.decode() if name != NULL else None
+
+
+def kernels_at(isa, dtype):
+    """Where the kernel table of an instruction set and type is; 0 if it cannot be used here."""
+    return <uintptr_t>fa_kernels_for(isa.encode(), DTYPES[dtype])

@@ -7,7 +7,7 @@ from libc.stdint cimport int64_t, uintptr_t
 
 import numpy as np
 
-from fastattn.capi cimport FA_FLOAT32, FA_FLOAT64, fa_dtype, fa_isa_missing, fa_isa_name
+from fastattn import _core
 
 
 cdef extern from "kernels.h":
@@ -65,6 +65,7 @@ cdef extern from "kernels.h":
         const fa_modifiers *modifiers
 
     ctypedef struct fa_matrix:
+        int pieces
         int max_vectors
         int key_block
         double (*product_loop)(int64_t) noexcept nogil
@@ -92,10 +93,6 @@ cdef extern from "kernels.h":
         void (*tanh)(const void *, void *, int64_t) noexcept nogil
         double (*fma_loop)(int64_t) noexcept nogil
         double (*read_loop)(const void *, int64_t) noexcept nogil
-
-
-cdef extern from "dispatch.h":
-    const fa_kernels *fa_kernels_for(const char *isa, fa_dtype dtype)
 
 
 cdef extern from "schedule.h":
@@ -128,24 +125,17 @@ STORAGES = {
 
 
 cdef const fa_kernels *find(isa, dtype) except NULL:
-    name = isa.encode()
-    kind = FA_FLOAT32 if np.dtype(dtype) == np.float32 else FA_FLOAT64
-    cdef const fa_kernels *kernels = fa_kernels_for(name, kind)
-    if kernels == NULL:
+    cdef uintptr_t at = _core.kernels_at(isa, np.dtype(dtype).name)
+    if not at:
         raise ValueError(f"isa: {isa!r} cannot be used on this machine")
-    return kernels
+    return <const fa_kernels *>at
 
 
 def table():
     """(kernel, isa, dtype) of everything that can run here."""
-    cdef int index = 0
-    rows = []
-    while fa_isa_name(index) != NULL:
-        if fa_isa_missing(index) == NULL:
-            name = fa_isa_name(index).decode()
-            rows += [(kernel, name, dtype) for dtype in ("float32", "float64") for kernel in KERNELS]
-        index += 1
-    return rows
+    names = [name for name, missing in _core.isa_table().items() if missing is None]
+    dtypes = ("float32", "float64")
+    return [(kernel, name, dtype) for name in names for dtype in dtypes for kernel in KERNELS]
 
 
 def tile(isa, dtype):
@@ -349,9 +339,12 @@ def fma_loop(isa, dtype, int64_t repeats):
     return count
 
 
-def has_matrix(isa):
-    """Whether an instruction set multiplies tiles of bfloat16."""
-    return find(isa, "float32").matrix != NULL
+def matrix_pieces(isa):
+    """In how many pieces of bfloat16 an instruction set multiplies numbers in tiles; maybe none."""
+    cdef const fa_kernels *kernels = find(isa, "float32")
+    if kernels.matrix == NULL:
+        return ()
+    return tuple(n + 1 for n in range(3) if kernels.matrix[n].pieces)
 
 
 def product_loop(isa, int64_t repeats):

@@ -8,6 +8,7 @@
 const char *fa_cpu_lacks_nothing(void);
 const char *fa_cpu_lacks_avx2(void);
 const char *fa_cpu_lacks_avx512(void);
+const char *fa_cpu_lacks_avx512_bf16(void);
 const char *fa_cpu_lacks_amx(void);
 const char *fa_cpu_lacks_neon_bf16(void);
 

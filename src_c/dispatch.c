@@ -8,12 +8,14 @@
 
 /* FA_HAVE_<ISA> says that isa/<isa>.c is compiled in; setup.py defines it. */
 #define FA_DECLARE(isa) extern const fa_kernels fa_kernels_##isa##_f32, fa_kernels_##isa##_f64;
+#define FA_DECLARE_UNIT(isa) extern const fa_kernels fa_kernels_##isa##_f32;
 FA_DECLARE(scalar)
 FA_DECLARE(avx2)
 FA_DECLARE(avx512)
-FA_DECLARE(amx)
+FA_DECLARE_UNIT(avx512_bf16)
+FA_DECLARE_UNIT(amx)
 FA_DECLARE(neon)
-FA_DECLARE(neon_bf16)
+FA_DECLARE_UNIT(neon_bf16)
 
 typedef struct {
     const char *name;
@@ -33,15 +35,19 @@ static const fa_isa ISAS[] = {
     {"avx512", fa_cpu_lacks_avx512, fa_cpu_permits_all, &fa_kernels_avx512_f32,
      &fa_kernels_avx512_f64},
 #endif
+#if defined(FA_HAVE_AVX512_BF16)
+    {"avx512_bf16", fa_cpu_lacks_avx512_bf16, fa_cpu_permits_all, &fa_kernels_avx512_bf16_f32,
+     &fa_kernels_avx512_f64},
+#endif
 #if defined(FA_HAVE_AMX)
-    {"amx", fa_cpu_lacks_amx, fa_cpu_permits_amx, &fa_kernels_amx_f32, &fa_kernels_amx_f64},
+    {"amx", fa_cpu_lacks_amx, fa_cpu_permits_amx, &fa_kernels_amx_f32, &fa_kernels_avx512_f64},
 #endif
 #if defined(FA_HAVE_NEON)
     {"neon", fa_cpu_lacks_nothing, fa_cpu_permits_all, &fa_kernels_neon_f32, &fa_kernels_neon_f64},
 #endif
 #if defined(FA_HAVE_NEON_BF16)
     {"neon_bf16", fa_cpu_lacks_neon_bf16, fa_cpu_permits_all, &fa_kernels_neon_bf16_f32,
-     &fa_kernels_neon_bf16_f64},
+     &fa_kernels_neon_f64},
 #endif
 };
 enum { ISA_COUNT = sizeof ISAS / sizeof *ISAS };

@@ -86,7 +86,7 @@ def check(result, q, k, v, **options):
     if q.dtype.itemsize == 2:
         allowed = allowed + UNIT[q.dtype.name] * np.abs(expected) + LEAST[q.dtype.name]
     isa = getattr(result, "isa", None) or fastattn.isa()
-    rounded = q.dtype.name == "bfloat16" and _kernels.has_matrix(isa)
+    rounded = q.dtype.name == "bfloat16" and _kernels.matrix_pieces(isa)
     if rounded:
         allowed = allowed + 2.0**-8 * np.abs(v[np.isfinite(v)].astype(float)).max(initial=0.0)
     assert (np.abs(out.astype(float) - expected) <= allowed).all()

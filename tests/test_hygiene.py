@@ -26,6 +26,7 @@ FLAGS = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"],
 }
+FLAGS["avx512_bf16"] = [*FLAGS["avx512"], "-mavx512bf16"]
 FLAGS["amx"] = [*FLAGS["avx512"], "-mavx512vbmi", "-mamx-tile", "-mamx-bf16", "-mamx-int8"]
 
 
@@ -76,22 +77,12 @@ def test_stubs_name_the_parameters(name):
         assert [*found] == arguments, function
 
 
+PIECES = {"panels.inc", "probabilities.inc", "products.inc", "values.inc", "matrix.inc"}
 ALLOWED_INCLUDES = {
-    "kernels": {
-        "kernels.h",
-        "vec_math.inc",
-        "string.h",
-        "tiles.inc",
-        "panels.inc",
-        "thin_rows.inc",
-        "thin.inc",
-        "thin_integers.inc",
-        "probabilities.inc",
-        "products.inc",
-        "values.inc",
-        "matrix.inc",
-    },
-    "amx": {"immintrin.h"},
+    "kernels": {"kernels.h", "vec_math.inc", "string.h", "range.inc"},
+    "pieces": {"immintrin.h"},
+    "amx": PIECES,
+    "dot": PIECES,
     "mmla": set(),
     "vec": {"platform.h", "vec.h", "stdint.h", "string.h", "immintrin.h", "arm_neon.h"},
     "isa": {"vec_scalar.h", "vec_avx2.h", "vec_avx512.h", "vec_neon.h", "all.inc"},
@@ -112,7 +103,7 @@ def test_include_directions(path):
 
 
 def test_instruction_sets_stay_in_their_rooms():
-    rooms = {"vec", "isa", "amx", "mmla"}
+    rooms = {"vec", "isa", "pieces", "amx", "dot", "mmla"}
     for path in C_FILES:
         if path.parent.name in rooms or path.name in ("cpu.c", "dispatch.c", "cpu.h"):
             continue

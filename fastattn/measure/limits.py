@@ -69,7 +69,7 @@ class FmaPeak(_Meter):
     ----------
     isa : str
     dtype : str
-        "float32" or "float64"; "bfloat16" where `fastattn._kernels.has_matrix(isa)`.
+        "float32" or "float64"; "bfloat16" where `fastattn._kernels.matrix_pieces(isa)`.
     threads : int
     """
 
@@ -96,13 +96,13 @@ class FmaPeak(_Meter):
 def peak_type(problem, isa):
     """Return the type of the `FmaPeak` that bounds a problem.
 
-    16-bit products run on the matrix unit where there is one; float32 ones are bounded by the
-    multiply-adds that everybody else needs, which pieces on a matrix unit can pass.
+    16-bit products run on the matrix unit where it takes so many pieces; float32 ones are bounded
+    by the multiply-adds that everybody else needs, which pieces on a matrix unit can pass.
     """
     from fastattn import _kernels
 
-    small = problem.dtype in ("bfloat16", "float16")
-    return "bfloat16" if small and _kernels.has_matrix(isa) else problem.arithmetic
+    pieces = {"bfloat16": 1, "float16": 2}.get(problem.dtype)
+    return "bfloat16" if pieces in _kernels.matrix_pieces(isa) else problem.arithmetic
 
 
 class ReadBandwidth(_Meter):
@@ -235,7 +235,7 @@ def machine(threads, isas=None, dtypes=("float32", "float64")):
             "flops": median_rate(FmaPeak(isa, dtype, count)),
         }
         for isa in (fastattn.isas() if isas is None else isas)
-        for dtype in (*dtypes, *(["bfloat16"] if _kernels.has_matrix(isa) else []))
+        for dtype in (*dtypes, *(["bfloat16"] if _kernels.matrix_pieces(isa) else []))
         for count in counts
     ]
     best = fastattn.isa()

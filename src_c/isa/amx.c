@@ -10,5 +10,5 @@
 #endif
 
 #include "avx512_tiles.inc"
-#define FA_AMX (FA_REAL_BITS == 32)
+#define FA_UNIT "../amx/unit.inc"
 #include "../kernels/all.inc"

@@ -10,5 +10,5 @@
 #endif
 
 #include "neon_tiles.inc"
-#define FA_MMLA (FA_REAL_BITS == 32)
+#define FA_UNIT "../mmla/unit.inc"
 #include "../kernels/all.inc"

@@ -23,10 +23,11 @@ simde)
     sources+=(src_c/cpu.c)
     case $("$compiler" -dumpmachine) in
     aarch64*) isas+=(neon neon_bf16) ;;
-    x86_64*) isas+=(avx2 avx512 amx) ;;
+    x86_64*) isas+=(avx2 avx512 avx512_bf16 amx) ;;
     esac
     avx2=(-mavx2 -mfma -mf16c)
     avx512=(-mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+    avx512_bf16=("${avx512[@]}" -mavx512bf16)
     amx=("${avx512[@]}" -mavx512vbmi -mamx-tile -mamx-bf16 -mamx-int8)
     neon_bf16=(-march=armv8.2-a+bf16)
     ;;
@@ -35,6 +36,7 @@ for isa in "${isas[@]}"; do
     flags+=("-DFA_HAVE_${isa^^}")
     declare -n own=$isa 2>/dev/null || true
     for bits in 32 64; do
+        [[ $isa == @(avx512_bf16|amx|neon_bf16) && $bits == 64 ]] && continue # what is below has it
         "$compiler" "${flags[@]}" ${own[@]+"${own[@]}"} -DFA_REAL_BITS=$bits \
             -c "src_c/isa/$isa.c" -o "$work/$isa$bits.o"
     done
