@@ -344,7 +344,7 @@ def matrix_pieces(isa):
     cdef const fa_kernels *kernels = find(isa, "float32")
     if kernels.matrix == NULL:
         return ()
-    return tuple(n + 1 for n in range(3) if kernels.matrix[n].pieces)
+    return tuple(n + 1 for n in range(3) if kernels.matrix[n].pieces == n + 1)
 
 
 def product_loop(isa, int64_t repeats):

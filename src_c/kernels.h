@@ -59,7 +59,7 @@ typedef struct {
     void *o;             /* unnormalised output */
     void *m, *l;         /* [width] running maximum and sum */
     void *s;             /* scratch for scores, then probabilities */
-    void *spare;         /* of a thin tile: room for another o, of whole pairs of vectors */
+    void *spare;         /* of a thin tile: room for another o, of whole fours of vectors */
     /* For the matrix unit: */
     void *q_panels; /* unscaled queries as pieces; NULL: the tile goes without it */
     void *p;        /* scratch for probabilities as pieces */
@@ -146,7 +146,7 @@ typedef struct fa_kernels {
     /* rows[r][j] = exp2(s - m) / l with the final m and l of an earlier walk over all blocks. */
     void (*weigh)(fa_tile *tile, const fa_block *block, void *const *rows, int count);
 
-    const fa_matrix *matrix; /* [3], for 1, 2 and 3 pieces, 0 where there is none; or NULL */
+    const fa_matrix *matrix; /* [3], for up to 1, 2 and 3 pieces, 0 where there is none; or NULL */
 
     /* Between storage and the type of the table; float64 tables know FA_REAL only.
      * Rows [count] of so many columns, times [count] scales or NULL, to contiguous rows. */

@@ -57,7 +57,7 @@ static void take_all(fa_worker *worker, const fa_plan *plan, arena *from)
     fa_tile shared = {.depth = depth, .value_depth = value_depth};
     shared.s = take(from, (block + FA_KEY_PADDING) * width * size);
     shared.p = matrix ? take(from, matrix->panel_bytes(block, width)) : NULL;
-    shared.spare = take(from, padded(value_depth, 2 * kernels->lanes) * kernels->lanes * size);
+    shared.spare = take(from, padded(value_depth, 4 * kernels->lanes) * kernels->lanes * size);
     for (int tile = 0; tile < plan->tiles; ++tile)
         take_tile(&worker->tile[tile], plan, from, &shared);
     worker->k_panels = matrix ? take(from, matrix->panel_bytes(matrix->load_keys, depth)) : NULL;
