@@ -210,7 +210,7 @@ def extension(name):
             ("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION"),
         ],
         py_limited_api=ABI3,
-        depends=[*HEADERS, *glob("fastattn/*.pxd")],
+        depends=[*HEADERS, *glob("fastattn/*.pxd"), *glob("fastattn/*.pxi")],
     )
 
 

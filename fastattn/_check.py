@@ -153,15 +153,15 @@ def sdpa_arguments(
     keywords : dict
         Its keyword arguments. ``q_offset`` is 0, because torch aligns `is_causal` at the top left.
     """
-    q = options.array("query", query)
-    k = options.array("key", key)
-    v = options.array("value", value)
+    q, k, v = query, key, value
+    if not type(q) is type(k) is type(v) is np.ndarray:
+        q, k, v = options.array("query", q), options.array("key", k), options.array("value", v)
     if options.number("dropout_p", dropout_p) != 0.0:
         raise NotImplementedError(f"dropout_p: expected 0.0, got {dropout_p} (there is no dropout)")
     causal = options.flag("is_causal", is_causal)
     if causal and attn_mask is not None:
         raise ValueError("attn_mask: expected None with is_causal=True, got both")
-    if max(q.ndim, k.ndim, v.ndim) > 2 and q.ndim == 2:
+    if q.ndim == 2 and (k.ndim > 2 or v.ndim > 2):
         q = q[None]  # torch broadcasts, so the result has every axis that one of the inputs has
     if not options.flag("enable_gqa", enable_gqa):
         q = _broadcast_heads(q, k, v)
@@ -170,6 +170,8 @@ def sdpa_arguments(
 
 def _broadcast_heads(q, k, v):
     """Return q with the heads of k and v; without `enable_gqa` only 1 matches another number."""
+    if q.shape[-3:-2] == k.shape[-3:-2] == v.shape[-3:-2]:
+        return q
     heads = 1
     for name, tensor in ("query", q), ("key", k), ("value", v):
         count = tensor.shape[-3] if tensor.ndim > 2 else 1

@@ -103,17 +103,12 @@ def attention(
     array([[1.   , 0.   ],
            [0.269, 0.731]], dtype=float32)
     """
-    if (
-        attn_mask is None and window_size is None and softcap == 0.0 and alibi_slopes is None
-        and sinks is None and q_offset is None and kv_starts is None and block_table is None
-        and k_scale is None and v_scale is None and layout == "bhsd" and precision == "highest"
-        and (return_lse is False or return_lse is True) and (causal is False or causal is True)
-        and (num_threads is None or (type(num_threads) is int and num_threads > 0))
-    ):  # fmt: skip
-        threads = num_threads or get_num_threads()
+    if alibi_slopes is sinks is kv_starts is block_table is k_scale is v_scale is None:
+        threads = get_num_threads() if num_threads is None else num_threads
         result = _core.attend_plain(
-            q, k, v, causal, scale, kv_lengths, return_lse, out, threads, _isa()
-        )
+            q, k, v, attn_mask, causal, window_size, scale, softcap, q_offset, kv_lengths, layout,
+            precision, out, return_lse, threads, _isa(),
+        )  # fmt: skip
         if result is not None:
             return result
     problem = _check.problem(

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parent.parent
 C_FILES = [p for p in (ROOT / "src_c").rglob("*") if p.suffix in (".c", ".h", ".inc")]
 PYTHON = [*(ROOT / "fastattn").rglob("*.py"), *(ROOT / "tests").rglob("*.py"),
           *(ROOT / "bench").rglob("*.py"), ROOT / "setup.py"]  # fmt: skip
-OTHER = [*(ROOT / "fastattn").glob("*.pyx"), *(ROOT / "tests").rglob("*.c")]
+OTHER = [*(ROOT / "fastattn").glob("*.pyx"), *(ROOT / "fastattn").glob("*.pxi"),
+         *(ROOT / "tests").rglob("*.c")]  # fmt: skip
 pytestmark = [
     pytest.mark.forces_isa,
     pytest.mark.skipif(not C_FILES, reason="needs the source tree"),

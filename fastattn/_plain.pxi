@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: MIT
+# Calls that need none of `_check`: a small one spends as long in there as in the kernel. Part of
+# _core.pyx. What `attend_plain` takes, it does to the bit as `_check.problem` and `attend` do.
+
+from cpython.long cimport PyLong_AsLongLongAndOverflow
+from libc.limits cimport INT_MAX
+from libc.math cimport INFINITY
+from libc.string cimport memcpy
+
+from fastattn import _check_options as _options
+
+cdef int64_t LARGEST_OFFSET = _options.LARGEST_OFFSET
+cdef int64_t WIDEST_WINDOW = _options.WIDEST_WINDOW
+
+
+cdef inline bint plain(cnp.ndarray array, int kind) noexcept:
+    """An array of rank 4 and type `kind` that the kernels can read as it is."""
+    return (
+        cnp.PyArray_NDIM(array) == 4
+        and cnp.PyArray_TYPE(array) == kind
+        and cnp.PyArray_ISBEHAVED_RO(array)
+    )
+
+
+cdef int plain_type(cnp.ndarray q) except -2:
+    """The `fa_dtype` of an array that q may be, or -1."""
+    cdef int kind = cnp.PyArray_TYPE(q)
+    if kind == cnp.NPY_FLOAT:
+        return FA_FLOAT32
+    if kind == NPY_HALF:
+        return FA_FLOAT16
+    if kind == cnp.NPY_DOUBLE:
+        return FA_FLOAT64
+    return FA_BFLOAT16 if _name_of(q.dtype) == "bfloat16" else -1
+
+
+cdef bint plain_shapes(cnp.npy_intp *q, cnp.npy_intp *k, cnp.npy_intp *v) noexcept:
+    """Shapes (B, H, S, D) that go together as they are."""
+    if k[0] != q[0] or v[0] != q[0] or k[1] != v[1] or k[2] != v[2] or k[3] != q[3]:
+        return False
+    return q[1] != 0 and k[1] != 0 and q[1] % k[1] == 0 and q[3] != 0 and v[3] != 0
+
+
+cdef bint steps_forward(cnp.ndarray array) noexcept:
+    """Every axis of more than one element has a positive stride."""
+    cdef int axis
+    for axis in range(4):
+        if cnp.PyArray_DIMS(array)[axis] > 1 and cnp.PyArray_STRIDES(array)[axis] <= 0:
+            return False
+    return True
+
+
+cdef inline cnp.ndarray in_order(cnp.ndarray array, bint bshd):
+    """An array of the caller as (B, H, S, D), and back again."""
+    return cnp.PyArray_SwapAxes(array, 1, 2) if bshd else array
+
+
+cdef bint plain_integer(value, int64_t least, int64_t most, int64_t *integer) except -1:
+    """An int from `least` to `most`."""
+    cdef int overflow = 0
+    if type(value) is not int:
+        return False
+    integer[0] = PyLong_AsLongLongAndOverflow(value, &overflow)
+    return not overflow and least <= integer[0] <= most
+
+
+cdef bint plain_number(value, double least, double *number) except -1:
+    """A finite float not below `least`, or an int that float64 holds exactly."""
+    cdef int64_t integer
+    if type(value) is float:
+        number[0] = value
+    elif plain_integer(value, -LARGEST_OFFSET, LARGEST_OFFSET, &integer):
+        number[0] = <double>integer
+    else:
+        return False
+    return isfinite(number[0]) and number[0] >= least
+
+
+cdef bint plain_window(window_size, fa_args *args) except -1:
+    """A pair of ints or None; a wide one that means no bound at all is not plain."""
+    if window_size is None:
+        return True
+    if type(window_size) is not tuple or len(<tuple>window_size) != 2:
+        return False
+    left, right = <tuple>window_size
+    if left is not None and not plain_integer(left, -1, WIDEST_WINDOW, &args.left):
+        return False
+    return right is None or plain_integer(right, -1, WIDEST_WINDOW, &args.right)
+
+
+cdef bint plain_options(
+    fa_args *args, causal, window_size, scale, softcap, precision, threads
+) except -1:
+    """What is neither an array nor one number for each batch entry."""
+    cdef int64_t number
+    if (causal is not True and causal is not False) or type(precision) is not str:
+        return False
+    args.causal = causal is True
+    args.scale = 1 / sqrt(<double>args.depth)
+    if scale is not None and not plain_number(scale, -INFINITY, &args.scale):
+        return False
+    if not plain_number(softcap, 0, &args.softcap) or not plain_window(window_size, args):
+        return False
+    if <str>precision != "highest":
+        least = PRECISIONS.get(precision)
+        if least is None:
+            return False
+        args.precision = least
+    if not plain_integer(threads, 1, INT_MAX, &number):
+        return False
+    args.threads = <int>number
+    return True
+
+
+cdef bint plain_mask(fa_args *args, cnp.ndarray mask, int kind) noexcept:
+    """bool, float32 or of q's type, broadcast to (B, H, Sq, Sk) by strides."""
+    cdef cnp.npy_intp whole[4]
+    cdef cnp.npy_intp steps[4]
+    cdef int axis, missing = 4 - cnp.PyArray_NDIM(mask), found = cnp.PyArray_TYPE(mask)
+    cdef cnp.npy_intp size
+    if missing < 0 or not cnp.PyArray_ISBEHAVED_RO(mask):
+        return False
+    if found != cnp.NPY_BOOL and found != cnp.NPY_FLOAT and found != kind:
+        return False
+    whole[0], whole[1], whole[2] = args.lead_shape[0], args.q_heads, args.queries
+    whole[3] = args.keys
+    for axis in range(4):
+        size = cnp.PyArray_DIMS(mask)[axis - missing] if axis >= missing else 1
+        if size != 1 and size != whole[axis]:
+            return False
+        steps[axis] = cnp.PyArray_STRIDES(mask)[axis - missing] if size != 1 else 0
+    args.mask.data = cnp.PyArray_DATA(mask)
+    args.mask.lead[0], args.mask.head = steps[0], steps[1]
+    args.mask.row, args.mask.column = steps[2], steps[3]
+    if found == cnp.NPY_BOOL:
+        args.mask_dtype = FA_BOOL
+    else:
+        args.mask_dtype = FA_FLOAT32 if found == cnp.NPY_FLOAT else args.dtype
+    return True
+
+
+cdef cnp.ndarray repeated(int64_t value, cnp.npy_intp batch):
+    """int64 (batch,) of one value."""
+    cdef cnp.ndarray result = cnp.PyArray_EMPTY(1, &batch, cnp.NPY_INT64, 0)
+    cdef cnp.npy_intp index
+    for index in range(batch):
+        (<int64_t *>cnp.PyArray_DATA(result))[index] = value
+    return result
+
+
+cdef cnp.ndarray plain_lengths(lengths, cnp.npy_intp batch, cnp.npy_intp keys):
+    """New int64 (batch,) from an int, a list or tuple of them, or an int64 array; else None."""
+    cdef cnp.ndarray result
+    cdef cnp.npy_intp index = 0
+    cdef int64_t every
+    cdef int64_t *values
+    if plain_integer(lengths, 0, keys, &every):
+        return repeated(every, batch)
+    result = cnp.PyArray_EMPTY(1, &batch, cnp.NPY_INT64, 0)
+    values = <int64_t *>cnp.PyArray_DATA(result)
+    if type(lengths) is list or type(lengths) is tuple:
+        for length in lengths:
+            if index == batch or not plain_integer(length, 0, keys, &values[index]):
+                return None
+            index += 1
+        return result if index == batch and batch > 0 else None  # NumPy takes [] for floats
+    if not cnp.PyArray_CheckExact(lengths) or cnp.PyArray_NDIM(lengths) != 1:
+        return None
+    if cnp.PyArray_TYPE(lengths) != cnp.NPY_INT64 or not cnp.PyArray_ISCARRAY_RO(lengths):
+        return None
+    if cnp.PyArray_DIMS(lengths)[0] != batch:
+        return None
+    # A copy is checked, because another thread may write to the caller's array.
+    memcpy(values, cnp.PyArray_DATA(lengths), batch * sizeof(int64_t))
+    for index in range(batch):
+        if not 0 <= values[index] <= keys:
+            return None
+    return result
+
+
+cdef cnp.ndarray ordered_like(cnp.ndarray model, cnp.npy_intp depth):
+    """What `_check_tensors.ordered_like` returns, if `model` steps forward."""
+    cdef cnp.npy_intp *strides = cnp.PyArray_STRIDES(model)
+    cdef cnp.npy_intp *given = cnp.PyArray_DIMS(model)
+    cdef int order[4]
+    cdef cnp.npy_intp shape[4]
+    cdef cnp.npy_intp inverse[4]
+    cdef cnp.PyArray_Dims places
+    cdef int axis, place, before
+    for axis in range(3):
+        place = axis
+        for before in range(axis - 1, -1, -1):
+            if given[order[before]] > 1 and given[axis] > 1:
+                if strides[order[before]] >= strides[axis]:
+                    break
+                place = before
+        for before in range(axis, place, -1):
+            order[before] = order[before - 1]
+        order[place] = axis
+    order[3] = 3
+    for place in range(4):
+        shape[place] = given[order[place]]
+        inverse[order[place]] = place
+    shape[3] = depth
+    places.ptr, places.len = inverse, 4
+    memory = cnp.PyArray_EMPTY(4, shape, cnp.PyArray_TYPE(model), 0)
+    return cnp.PyArray_Transpose(memory, &places)
+
+
+cdef cnp.ndarray allocate(cnp.ndarray q, cnp.npy_intp depth, bint bshd):
+    """Memory for the result of a q of the caller, as `_check_tensors.allocate` takes it."""
+    cdef cnp.npy_intp shape[4]
+    cdef int axis
+    if not cnp.PyArray_IS_C_CONTIGUOUS(q):
+        return in_order(ordered_like(in_order(q, bshd), depth), bshd)
+    for axis in range(3):
+        shape[axis] = cnp.PyArray_DIMS(q)[axis]
+    shape[3] = depth
+    return cnp.PyArray_EMPTY(4, shape, cnp.PyArray_TYPE(q), 0)
+
+
+cdef bint apart(cnp.ndarray out, cnp.ndarray array) noexcept:
+    """All of `out`, which is contiguous, before or behind all of `array`."""
+    cdef char *first = <char *>cnp.PyArray_DATA(array)
+    cdef char *last = first
+    cdef char *begin = <char *>cnp.PyArray_DATA(out)
+    cdef cnp.npy_intp step
+    cdef int axis
+    for axis in range(cnp.PyArray_NDIM(array)):
+        step = (cnp.PyArray_DIMS(array)[axis] - 1) * cnp.PyArray_STRIDES(array)[axis]
+        if step < 0:
+            first += step
+        else:
+            last += step
+    return begin + cnp.PyArray_NBYTES(out) <= first or last + cnp.PyArray_ITEMSIZE(array) <= begin
+
+
+cdef bint plain_out(out, cnp.ndarray q, cnp.npy_intp depth, tuple inputs) except -1:
+    """A contiguous, writable array such as `allocate` returns, apart from the inputs."""
+    cdef int axis
+    if not (cnp.PyArray_CheckExact(out) and plain(out, cnp.PyArray_TYPE(q))):
+        return False
+    if not cnp.PyArray_ISCARRAY(out) or cnp.PyArray_DIMS(out)[3] != depth:
+        return False
+    for axis in range(3):
+        if cnp.PyArray_DIMS(out)[axis] != cnp.PyArray_DIMS(q)[axis]:
+            return False
+    for array in inputs:
+        if cnp.PyArray_CheckExact(array) and not apart(out, array):
+            return False
+    return True
+
+
+def attend_plain(
+    q, k, v, mask, causal, window_size, scale, softcap, q_offset, kv_lengths, layout, precision,
+    out, return_lse, threads, bytes isa
+):
+    """Attention of arrays of rank 4 and one type with the most usual options, at once.
+
+    Returns None for anything that is not exactly that, errors included: `_check` sees to it.
+    """
+    cdef fa_args args
+    cdef cnp.ndarray queries, keys, values, offsets, lengths, lse
+    cdef int kind, dtype
+    cdef int64_t offset
+    cdef bint bshd
+    if type(layout) is not str or (return_lse is not True and return_lse is not False):
+        return None
+    bshd = <str>layout == "bshd"
+    if not bshd and <str>layout != "bhsd":
+        return None
+    if not (cnp.PyArray_CheckExact(q) and cnp.PyArray_CheckExact(k) and cnp.PyArray_CheckExact(v)):
+        return None
+    kind, dtype = cnp.PyArray_TYPE(q), plain_type(q)
+    if dtype < 0 or not (plain(q, kind) and plain(k, kind) and plain(v, kind)):
+        return None
+    if not cnp.PyArray_IS_C_CONTIGUOUS(q) and not steps_forward(q):
+        return None
+    queries, keys, values = in_order(q, bshd), in_order(k, bshd), in_order(v, bshd)
+    if not plain_shapes(
+        cnp.PyArray_DIMS(queries), cnp.PyArray_DIMS(keys), cnp.PyArray_DIMS(values)
+    ):
+        return None
+    sizes(&args, queries, keys, 1)
+    describe(&args.v, values, 1)
+    args.value_depth = cnp.PyArray_DIMS(values)[3]
+    args.dtype = args.kv_dtype = <fa_dtype>dtype
+    if not plain_options(&args, causal, window_size, scale, softcap, precision, threads):
+        return None
+    if mask is not None and not (cnp.PyArray_CheckExact(mask) and plain_mask(&args, mask, kind)):
+        return None
+    if kv_lengths is not None:
+        lengths = plain_lengths(kv_lengths, args.lead_shape[0], args.keys)
+        if lengths is None:
+            return None
+        args.kv_end = <const int64_t *>cnp.PyArray_DATA(lengths)
+    if q_offset is not None:
+        if not plain_integer(q_offset, -LARGEST_OFFSET, LARGEST_OFFSET, &offset):
+            return None
+        if args.causal or args.left >= 0 or args.right >= 0:
+            offsets = repeated(offset, args.lead_shape[0])
+            args.q_offset = <const int64_t *>cnp.PyArray_DATA(offsets)
+    if out is None:
+        out = allocate(q, args.value_depth, bshd)
+    elif not plain_out(out, q, args.value_depth, (q, k, v, mask, kv_lengths)):
+        return None
+    describe(&args.out, in_order(out, bshd), 1)
+    if return_lse:
+        kind = cnp.NPY_DOUBLE if dtype == FA_FLOAT64 else cnp.NPY_FLOAT
+        lse = cnp.PyArray_EMPTY(3, cnp.PyArray_DIMS(queries), kind, 0)
+        args.lse = cnp.PyArray_DATA(lse)
+    args.isa = isa
+    call(&args, False)
+    return (out, lse) if return_lse else out
