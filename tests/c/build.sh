@@ -15,9 +15,10 @@ isas=(scalar)
 case $compiler in
 simde)
     compiler=gcc
-    isas+=(avx512)
+    isas+=(avx512 avx512_bf16)
     sources+=(tests/c/simde/cpu.c)
     avx512=(-std=gnu11 -DFA_EMULATED -isystem tests/c/simde -mavx2 -mfma -mf16c -Wno-psabi)
+    avx512_bf16=("${avx512[@]}")
     ;;
 *)
     sources+=(src_c/cpu.c)

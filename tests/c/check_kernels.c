@@ -9,12 +9,12 @@
 
 #include "fastattn.h"
 
-enum { PROBLEMS = 320, MAX = 140, MAX_LONG = 1300 };
+enum { PROBLEMS = 320, MAX = 140, MAX_LONG = 1300, TILES = 108, TILE_KEYS = 300 };
 
 typedef struct {
     int64_t batch, q_heads, kv_heads, queries, keys, depth, value_depth, offset[2], begin[2],
         end[2];
-    double sinks[8], alibi[16], *expected;
+    double sinks[8], alibi[16], *expected, unit; /* of values: they are below 4 units */
     fa_args args;
     int bshd; /* heads inside the sequence */
     int32_t *table;
@@ -43,13 +43,15 @@ static int64_t size_of(fa_dtype dtype)
     }
 }
 
-/* A number of so many bits of exponent (of this bias) and mantissa, by the definition. */
+/* A number of so many bits of exponent (of this bias) and mantissa, by the definition; E4M3 has no
+ * infinity. */
 static double decode(uint32_t bits, int exponent_bits, int mantissa_bits)
 {
     const int bias = (1 << (exponent_bits - 1)) - 1;
     const int exponent = (int)(bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
     const double fraction = (bits & ((1u << mantissa_bits) - 1)) / (double)(1u << mantissa_bits);
-    const double size = exponent ? ldexp(1 + fraction, exponent - bias) : ldexp(fraction, 1 - bias);
+    double size = exponent ? ldexp(1 + fraction, exponent - bias) : ldexp(fraction, 1 - bias);
+    if (exponent > 2 * bias && exponent_bits != 4) size = fraction > 0 ? NAN : INFINITY;
     return bits >> (exponent_bits + mantissa_bits) & 1 ? -size : size;
 }
 
@@ -145,13 +147,28 @@ static void set_up_pages(problem *p)
     a->k.page = a->k.lead[0], a->v.page = a->v.lead[0];
 }
 
+/* At random, a third of it forbids. */
+static void set_up_mask(problem *p, fa_dtype mask_dtype)
+{
+    fa_args *a = &p->args;
+    a->mask_dtype = mask_dtype;
+    a->mask = tensor(a->dtype, 1, 1, p->queries, p->keys, 0);
+    a->mask.lead[0] = a->mask.head = 0;
+    for (int64_t n = 0; n < p->queries * p->keys; ++n) {
+        const int allowed = draw(3) != 0;
+        if (mask_dtype == FA_BOOL) ((char *)a->mask.data)[n] = (char)allowed;
+        else if (!allowed) put_infinity(a->mask.data, a->dtype, n);
+    }
+    if (mask_dtype == FA_BOOL) a->mask.row = p->keys, a->mask.column = 1;
+}
+
 static void set_up(problem *p, fa_dtype dtype, int is_long)
 {
     static const fa_dtype stored[] = {FA_INT8,    FA_FLOAT8_E4M3, FA_FLOAT8_E5M2,
                                       FA_FLOAT32, FA_FLOAT16,     FA_BFLOAT16};
     const uint32_t kinds = dtype == FA_FLOAT32 ? 6 : 3;
     const fa_dtype kv_dtype = dtype == FA_FLOAT64 || draw(2) ? dtype : stored[draw(kinds)];
-    memset(p, 0, sizeof *p);
+    *p = (problem){.unit = 1};
     p->batch = 1 + draw(2), p->kv_heads = 1 + draw(2), p->q_heads = p->kv_heads * (1 + draw(4));
     p->queries = 1 + draw(is_long ? 5 : MAX), p->keys = 1 + draw(is_long ? MAX_LONG : MAX);
     p->depth = 1 + draw(70), p->value_depth = 1 + draw(70), p->bshd = (int)draw(2);
@@ -182,17 +199,42 @@ static void set_up(problem *p, fa_dtype dtype, int is_long)
     for (int n = 0; n < 16; ++n) p->alibi[n] = uniform() * 0.2;
     a->sinks = draw(3) ? NULL : p->sinks;
     a->alibi = draw(3) ? NULL : p->alibi;
-    a->mask_dtype = draw(2) ? FA_BOOL : dtype;
-    if (!a->block_table && draw(2)) {
-        a->mask = tensor(dtype, 1, 1, p->queries, p->keys, 0);
-        a->mask.lead[0] = a->mask.head = 0;
-        for (int64_t n = 0; n < p->queries * p->keys; ++n) {
-            const int allowed = draw(3) != 0;
-            if (a->mask_dtype == FA_BOOL) ((char *)a->mask.data)[n] = (char)allowed;
-            else if (!allowed) put_infinity(a->mask.data, dtype, n);
-        }
-        if (a->mask_dtype == FA_BOOL) a->mask.row = p->keys, a->mask.column = 1;
-    }
+    const fa_dtype mask_dtype = draw(2) ? FA_BOOL : dtype;
+    if (!a->block_table && draw(2)) set_up_mask(p, mask_dtype);
+}
+
+static void make_tiny(const fa_tensor *t, int64_t count)
+{
+    for (int64_t n = 0; n < count; ++n) ((uint16_t *)t->data)[n] &= 0x807f;
+}
+
+/* What a unit for bfloat16 multiplies in whole tiles, all shapes with all modifiers; and, 4 times
+ * of 7, what it must not. Scores are so large that few keys count. */
+static void set_up_tiles(problem *p, int n)
+{
+    enum { TINY_QUERIES = 3, TINY_VALUES, INFINITE_KEY, INFINITE_VALUE, NUMBERS };
+    static const int rows[] = {17, 40, 64}, depths[] = {33, 64, 96};
+    const fa_dtype type = FA_BFLOAT16;
+    const int numbers = n % NUMBERS, mask = n / 36 % 3;
+    *p = (problem){.batch = 1, .q_heads = 1, .kv_heads = 1, .keys = TILE_KEYS, .unit = 1};
+    p->queries = rows[n % 3], p->depth = p->value_depth = depths[n / 3 % 3];
+    p->offset[0] = p->keys - p->queries, p->end[0] = p->keys;
+    fa_args *a = &p->args;
+    *a = (fa_args){.size = sizeof(fa_args), .dtype = type, .kv_dtype = type, .q_heads = 1};
+    a->kv_heads = 1, a->left = a->right = -1;
+    a->queries = p->queries, a->keys = p->keys, a->depth = a->value_depth = p->depth;
+    a->q = tensor(type, 1, 1, p->queries, p->depth, 0);
+    a->k = tensor(type, 1, 1, p->keys, p->depth, 0);
+    a->v = tensor(type, 1, 1, p->keys, p->depth, 0);
+    a->out = tensor(type, 1, 1, p->queries, p->depth, 0);
+    a->lse = malloc((size_t)p->queries * sizeof(float));
+    a->scale = numbers == TINY_QUERIES ? 0x1p125 : 0.5;
+    a->causal = n / 9 % 2, a->softcap = n / 18 % 2 ? 5 : 0;
+    if (mask) set_up_mask(p, mask == 1 ? FA_BOOL : type);
+    if (numbers == TINY_QUERIES) make_tiny(&a->q, p->queries * p->depth);
+    if (numbers == TINY_VALUES) make_tiny(&a->v, p->keys * p->depth), p->unit = 0x1p-128;
+    if (numbers == INFINITE_KEY) put_infinity(a->k.data, type, draw(TILE_KEYS) * p->depth);
+    if (numbers == INFINITE_VALUE) put_infinity(a->v.data, type, draw(TILE_KEYS) * p->depth);
 }
 
 /* The score of one pair, or -inf. */
@@ -212,7 +254,8 @@ static double score(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j
     if (!a->mask.data) return s;
     const char *mask = at(&a->mask, b, h, i, j);
     if (a->mask_dtype == FA_BOOL) return *mask ? s : -INFINITY;
-    return s + get(mask, a->dtype, 0);
+    const double added = get(mask, a->dtype, 0);
+    return added == -INFINITY ? added : s + added;
 }
 
 /* Rows are counted through all batch entries and heads. */
@@ -237,10 +280,10 @@ static void expect_row(const problem *p, int64_t n)
     for (int64_t d = 0; d < p->value_depth; ++d) {
         expected[d] = 0;
         for (int64_t j = 0; j < p->keys; ++j)
-            expected[d] += weights[j] * key_at(p, &a->v, b, kv_head, j, d);
+            if (weights[j] != 0) expected[d] += weights[j] * key_at(p, &a->v, b, kv_head, j, d);
         if (sum > 0) expected[d] /= sum;
     }
-    expected[p->value_depth] = log(sum);
+    expected[p->value_depth] = isinf(sum) ? NAN : log(sum); /* infinity less the maximum */
 }
 
 static void expect(problem *p)
@@ -249,6 +292,8 @@ static void expect(problem *p)
     for (int64_t n = 0; n < rows_of(p); ++n) expect_row(p, n);
 }
 
+static double apart(double x, double y) { return x == y || (x != x && y != y) ? 0 : fabs(x - y); }
+
 /* Largest error of a row, lse included. */
 static double row_error(const problem *p, int64_t n)
 {
@@ -256,10 +301,10 @@ static double row_error(const problem *p, int64_t n)
     const fa_dtype real = a->dtype == FA_FLOAT64 ? FA_FLOAT64 : FA_FLOAT32;
     const int64_t b = batch_of(p, n), h = head_of(p, n), i = n % p->queries;
     const double *expected = expected_of(p, n);
-    const double lse = get(a->lse, real, n), sum = expected[p->value_depth];
-    double worst = lse == sum ? 0 : fabs(lse - sum) / 10; /* -inf where there is no key */
+    double worst = apart(get(a->lse, real, n), expected[p->value_depth]) / 10;
     for (int64_t d = 0; d < p->value_depth; ++d) {
-        const double error = fabs(get(at(&a->out, b, h, i, d), a->dtype, 0) - expected[d]);
+        const double error =
+            apart(get(at(&a->out, b, h, i, d), a->dtype, 0), expected[d]) / p->unit;
         worst = error > worst || error != error ? error : worst;
     }
     return worst;
@@ -300,9 +345,10 @@ int main(void)
     static const fa_dtype kinds[] = {FA_FLOAT32, FA_BFLOAT16, FA_FLOAT64, FA_FLOAT16};
     int passed = 0, failed = 0;
     printf("default: %s\n", fa_isa_default());
-    for (int n = 0; n < PROBLEMS; ++n) {
+    for (int n = 0; n < PROBLEMS + TILES; ++n) {
         problem p;
-        set_up(&p, kinds[n % 4], n % 8 >= 4);
+        if (n < PROBLEMS) set_up(&p, kinds[n % 4], n % 8 >= 4);
+        else set_up_tiles(&p, n - PROBLEMS);
         expect(&p);
         for (int isa = 0; fa_isa_name(isa); ++isa) {
             if (fa_isa_missing(isa)) continue;
@@ -318,5 +364,5 @@ int main(void)
         else ++failed;
     }
     printf("%d passed, %d failed\n", passed, failed);
-    return failed || passed < PROBLEMS;
+    return failed || passed < PROBLEMS + TILES;
 }

@@ -5,6 +5,9 @@
 #ifndef FA_SIMDE_H
 #define FA_SIMDE_H
 
+#include <math.h>
+#include <string.h>
+
 #include_next <immintrin.h>
 #include <simde/x86/avx512.h>
 
@@ -91,9 +94,110 @@ static inline simde__m512 from_i32(simde__m512i a)
     return simde__m512_from_private(to);
 }
 
+/* ---- bfloat16 ---- */
+
+static inline simde__mmask32 greater_u16(simde__m512i a, simde__m512i b)
+{
+    simde__m512i_private x = simde__m512i_to_private(a), y = simde__m512i_to_private(b);
+    simde__mmask32 mask = 0;
+    for (int n = 0; n < 32; ++n) mask |= (simde__mmask32)(x.u16[n] > y.u16[n]) << n;
+    return mask;
+}
+
+static inline simde__mmask16 greater_u32(simde__m512i a, simde__m512i b)
+{
+    simde__m512i_private x = simde__m512i_to_private(a), y = simde__m512i_to_private(b);
+    simde__mmask16 mask = 0;
+    for (int n = 0; n < 16; ++n) mask |= (simde__mmask16)((x.u32[n] > y.u32[n]) << n);
+    return mask;
+}
+
+/* What is out of range, NaN as well, becomes the smallest number. */
+static inline simde__m512i truncate_i32(simde__m512 a)
+{
+    simde__m512_private from = simde__m512_to_private(a);
+    simde__m512i_private to;
+    for (int n = 0; n < 16; ++n) {
+        const float x = from.f32[n];
+        to.i32[n] = x >= -0x1p31f && x < 0x1p31f ? (int32_t)x : INT32_MIN;
+    }
+    return simde__m512i_from_private(to);
+}
+
+/* Reads nothing of what the mask leaves out. */
+static inline simde__m512i load_u16(simde__mmask32 mask, const void *from)
+{
+    simde__m512i_private to;
+    for (int n = 0; n < 32; ++n) {
+        to.u16[n] = 0;
+        if (mask >> n & 1) memcpy(&to.u16[n], (const char *)from + 2 * n, 2);
+    }
+    return simde__m512i_from_private(to);
+}
+
+static inline float greatest(simde__m512 a)
+{
+    simde__m512_private x = simde__m512_to_private(a);
+    for (int n = 1; n < 16; ++n) x.f32[0] = x.f32[n] > x.f32[0] ? x.f32[n] : x.f32[0];
+    return x.f32[0];
+}
+
+static inline float least(simde__m512 a)
+{
+    simde__m512_private x = simde__m512_to_private(a);
+    for (int n = 1; n < 16; ++n) x.f32[0] = x.f32[n] < x.f32[0] ? x.f32[n] : x.f32[0];
+    return x.f32[0];
+}
+
+/* x - floor(x), rounded down as well: it is below 1, and -0 of a whole number. */
+static inline simde__m512 above_floor(simde__m512 a, const int rounding)
+{
+    (void)rounding;
+    simde__m512_private x = simde__m512_to_private(a);
+    for (int n = 0; n < 16; ++n) {
+        const double exact = x.f32[n] - floor(x.f32[n]);
+        float r = exact == 0 ? -0.0f : (float)exact;
+        if (r > exact || r == 1) r = nextafterf(r, 0);
+        x.f32[n] = isinf(x.f32[n]) ? 0 : r;
+    }
+    return simde__m512_from_private(x);
+}
+
+/* a * 2^floor(b), a neither 0 nor infinite. SIMDe's rounds the power, and takes denormals for 0. */
+static inline simde__m512 scale_lanes(simde__mmask16 mask, simde__m512 a, simde__m512 b)
+{
+    simde__m512_private x = simde__m512_to_private(a), y = simde__m512_to_private(b);
+    for (int n = 0; n < 16; ++n)
+        x.f32[n] = mask >> n & 1 ? (float)(x.f32[n] * exp2(floor(y.f32[n]))) : 0;
+    return simde__m512_from_private(x);
+}
+
+static inline float flush(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
+
+static inline float add_product(float sum, uint32_t a, uint32_t b)
+{
+    const float x = flush(simde_uint32_as_float32(a)), y = flush(simde_uint32_as_float32(b));
+    return flush(fmaf(x, y, flush(sum)));
+}
+
+/* Upper products first; denormals are 0. SIMDe's are the other way round, and keep them. */
+static inline simde__m512 add_products(simde__m512 sum, simde__m512i a, simde__m512i b)
+{
+    simde__m512_private r = simde__m512_to_private(sum);
+    simde__m512i_private x = simde__m512i_to_private(a), y = simde__m512i_to_private(b);
+    for (int n = 0; n < 16; ++n) {
+        const uint32_t upper = 0xffff0000;
+        r.f32[n] = add_product(r.f32[n], x.u32[n] & upper, y.u32[n] & upper);
+        r.f32[n] = add_product(r.f32[n], x.u32[n] << 16, y.u32[n] << 16);
+    }
+    return simde__m512_from_private(r);
+}
+
 #define __m512 simde__m512
 #define __m512d simde__m512d
 #define __m512i simde__m512i
+#define __m512bh simde__m512i
+#define __mmask32 simde__mmask32
 #define __mmask16 simde__mmask16
 #define __mmask8 simde__mmask8
 #define _mm512_cvtepu8_epi32 widen_32
@@ -106,12 +210,37 @@ static inline simde__m512 from_i32(simde__m512i a)
 #define _mm512_cvtepi8_epi32 widen_i8
 #define _mm512_cvtepi32_epi16 narrow_u32
 #define _mm512_cvtepi32_ps from_i32
+#define _mm512_cmpgt_epu16_mask greater_u16
+#define _mm512_cmpgt_epu32_mask greater_u32
+#define _mm512_cvttps_epi32 truncate_i32
+#define _mm512_maskz_loadu_epi16 load_u16
+#define _mm512_reduce_max_ps greatest
+#define _mm512_reduce_min_ps least
+#define _mm512_reduce_ps above_floor
+#define _mm512_maskz_scalef_ps scale_lanes
+#define _mm512_dpbf16_ps add_products
 #define _mm512_add_epi32 simde_mm512_add_epi32
 #define _mm512_and_si512 simde_mm512_and_si512
 #define _mm512_mask_add_epi32 simde_mm512_mask_add_epi32
 #define _mm512_or_si512 simde_mm512_or_si512
 #define _mm512_set1_epi32 simde_mm512_set1_epi32
 #define _mm512_srli_epi32 simde_mm512_srli_epi32
+#define _mm512_andnot_si512 simde_mm512_andnot_si512
+#define _mm512_castsi256_si512 simde_mm512_castsi256_si512
+#define _mm512_fmsub_ps simde_mm512_fmsub_ps
+#define _mm512_inserti64x4 simde_mm512_inserti64x4
+#define _mm512_load_si512 simde_mm512_load_si512
+#define _mm512_loadu_si512 simde_mm512_loadu_si512
+#define _mm512_mask_test_epi16_mask simde_mm512_mask_test_epi16_mask
+#define _mm512_mask_test_epi32_mask simde_mm512_mask_test_epi32_mask
+#define _mm512_set1_epi16 simde_mm512_set1_epi16
+#define _mm512_sllv_epi32 simde_mm512_sllv_epi32
+#define _mm512_srl_epi32 simde_mm512_srl_epi32
+#define _mm512_store_si512 simde_mm512_store_si512
+#define _mm512_sub_epi16 simde_mm512_sub_epi16
+#define _mm512_sub_epi32 simde_mm512_sub_epi32
+#define _mm512_ternarylogic_epi32 simde_mm512_ternarylogic_epi32
+#define _mm512_test_epi32_mask simde_mm512_test_epi32_mask
 #define _mm512_abs_pd simde_mm512_abs_pd
 #define _mm512_abs_ps simde_mm512_abs_ps
 #define _mm512_add_pd simde_mm512_add_pd
