@@ -67,7 +67,7 @@ cdef bint plain_integer(value, int64_t least, int64_t most, int64_t *integer) ex
 cdef bint plain_number(value, double least, double *number) except -1:
     """A finite float not below `least`, or an int that float64 holds exactly."""
     cdef int64_t integer
-    if type(value) is float:
+    if isinstance(value, float):  # NumPy's float64 is one
         number[0] = value
     elif plain_integer(value, -LARGEST_OFFSET, LARGEST_OFFSET, &integer):
         number[0] = <double>integer
