@@ -17,7 +17,7 @@ simde)
     compiler=gcc
     isas+=(avx512 avx512_bf16)
     sources+=(tests/c/simde/cpu.c)
-    avx512=(-std=gnu11 -DFA_EMULATED -isystem tests/c/simde -mavx2 -mfma -mf16c -Wno-psabi)
+    avx512=(-std=gnu11 -O1 -DFA_EMULATED -isystem tests/c/simde -mavx2 -mfma -mf16c -Wno-psabi)
     avx512_bf16=("${avx512[@]}")
     ;;
 *)
@@ -33,14 +33,19 @@ simde)
     neon_bf16=(-march=armv8.2-a+bf16)
     ;;
 esac
+jobs=()
 for isa in "${isas[@]}"; do
     flags+=("-DFA_HAVE_${isa^^}")
     declare -n own=$isa 2>/dev/null || true
     for bits in 32 64; do
         [[ $isa == @(avx512_bf16|amx|neon_bf16) && $bits == 64 ]] && continue # what is below has it
         "$compiler" "${flags[@]}" ${own[@]+"${own[@]}"} -DFA_REAL_BITS=$bits \
-            -c "src_c/isa/$isa.c" -o "$work/$isa$bits.o"
+            -c "src_c/isa/$isa.c" -o "$work/$isa$bits.o" &
+        jobs+=($!)
     done
 done
+failed=0
+for job in "${jobs[@]}"; do wait "$job" || failed=1; done
+((!failed))
 "$compiler" "${flags[@]}" "${sources[@]}" tests/c/check_kernels.c "$work"/*.o -lm -o "$work/check"
 $emulator "$work/check"

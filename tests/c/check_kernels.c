@@ -9,7 +9,7 @@
 
 #include "fastattn.h"
 
-enum { PROBLEMS = 320, MAX = 140, MAX_LONG = 1300, TILES = 108, TILE_KEYS = 300 };
+enum { PROBLEMS = 320, MAX = 140, MAX_LONG = 1300, TILES = 144, TILE_KEYS = 300 };
 
 typedef struct {
     int64_t batch, q_heads, kv_heads, queries, keys, depth, value_depth, offset[2], begin[2],
@@ -124,11 +124,13 @@ static double key_at(const problem *p, const fa_tensor *t, int64_t batch, int64_
                      int64_t column)
 {
     const fa_args *a = &p->args;
-    if (!a->block_table) return get(at(t, batch, head, j, column), a->kv_dtype, 0);
-    const int64_t page = a->block_table[batch * a->table_width + j / a->page_keys];
-    const char *base = (const char *)t->data + page * t->page;
-    return get(base + head * t->head + j % a->page_keys * t->row + column * t->column, a->kv_dtype,
-               0);
+    const fa_tensor *scale = t == &a->k ? &a->k_scale : &a->v_scale;
+    if (a->block_table) { /* where a page is a batch */
+        batch = a->block_table[batch * a->table_width + j / a->page_keys];
+        j %= a->page_keys;
+    }
+    const double stored = get(at(t, batch, head, j, column), a->kv_dtype, 0);
+    return scale->data ? stored * get(at(scale, batch, head, j, 0), FA_FLOAT32, 0) : stored;
 }
 
 /* K and V in pages, the last page first. */
@@ -145,6 +147,21 @@ static void set_up_pages(problem *p)
     a->k = tensor(a->kv_dtype, a->pages, p->kv_heads, a->page_keys, p->depth, p->bshd);
     a->v = tensor(a->kv_dtype, a->pages, p->kv_heads, a->page_keys, p->value_depth, p->bshd);
     a->k.page = a->k.lead[0], a->v.page = a->v.lead[0];
+}
+
+/* Of the rows of k or v. Integers are then any there are; times their scales they are below 4. */
+static fa_tensor scales(const problem *p, const fa_tensor *of, int64_t columns)
+{
+    const fa_args *a = &p->args;
+    const int64_t batch = a->pages ? a->pages : p->batch, keys = a->pages ? a->page_keys : p->keys;
+    const int64_t rows = batch * p->kv_heads * keys;
+    const int integers = a->kv_dtype == FA_INT8;
+    fa_tensor t = tensor(FA_FLOAT32, batch, p->kv_heads, keys, 1, p->bshd);
+    t.page = t.lead[0];
+    for (int64_t n = 0; n < rows; ++n) ((float *)t.data)[n] /= integers ? 64 : 2;
+    for (int64_t n = 0; integers && n < rows * columns; ++n)
+        ((int8_t *)of->data)[n] = (int8_t)((int)draw(256) - 128);
+    return t;
 }
 
 /* At random, a third of it forbids. */
@@ -184,6 +201,8 @@ static void set_up(problem *p, fa_dtype dtype, int is_long)
     } else {
         set_up_pages(p);
     }
+    if (size_of(kv_dtype) == 1 && draw(2)) a->k_scale = scales(p, &a->k, p->depth);
+    if (size_of(kv_dtype) == 1 && draw(2)) a->v_scale = scales(p, &a->v, p->value_depth);
     a->out = tensor(dtype, p->batch, p->q_heads, p->queries, p->value_depth, p->bshd);
     a->lse = malloc((size_t)(p->batch * p->q_heads * p->queries * 8));
     a->scale = uniform(), a->softcap = draw(3) ? 0 : 1 + 4 * fabs(uniform());
@@ -208,28 +227,32 @@ static void make_tiny(const fa_tensor *t, int64_t count)
     for (int64_t n = 0; n < count; ++n) ((uint16_t *)t->data)[n] &= 0x807f;
 }
 
-/* What a unit for bfloat16 multiplies in whole tiles, all shapes with all modifiers; and, 4 times
- * of 7, what it must not. Scores are so large that few keys count. */
+/* What a unit for bfloat16 multiplies, in whole tiles and of few rows, by bytes with scales as
+ * well: all shapes with all modifiers; and, 4 times of 7, what it must not. Scores are so large
+ * that few keys count. */
 static void set_up_tiles(problem *p, int n)
 {
     enum { TINY_QUERIES = 3, TINY_VALUES, INFINITE_KEY, INFINITE_VALUE, NUMBERS };
-    static const int rows[] = {17, 40, 64}, depths[] = {33, 64, 96};
-    const fa_dtype type = FA_BFLOAT16;
-    const int numbers = n % NUMBERS, mask = n / 36 % 3;
+    static const int rows[] = {5, 17, 40, 64}, depths[] = {33, 64, 96};
+    static const fa_dtype stored[] = {FA_BFLOAT16, FA_INT8, FA_FLOAT8_E4M3, FA_FLOAT8_E5M2};
+    const fa_dtype type = FA_BFLOAT16, kv_type = n % 4 ? type : stored[n / 4 % 4];
+    const int numbers = kv_type == type ? n % NUMBERS : 0, mask = n / 48 % 3;
     *p = (problem){.batch = 1, .q_heads = 1, .kv_heads = 1, .keys = TILE_KEYS, .unit = 1};
-    p->queries = rows[n % 3], p->depth = p->value_depth = depths[n / 3 % 3];
+    p->queries = rows[n % 4], p->depth = p->value_depth = depths[n / 4 % 3];
     p->offset[0] = p->keys - p->queries, p->end[0] = p->keys;
     fa_args *a = &p->args;
-    *a = (fa_args){.size = sizeof(fa_args), .dtype = type, .kv_dtype = type, .q_heads = 1};
+    *a = (fa_args){.size = sizeof(fa_args), .dtype = type, .kv_dtype = kv_type, .q_heads = 1};
     a->kv_heads = 1, a->left = a->right = -1;
     a->queries = p->queries, a->keys = p->keys, a->depth = a->value_depth = p->depth;
     a->q = tensor(type, 1, 1, p->queries, p->depth, 0);
-    a->k = tensor(type, 1, 1, p->keys, p->depth, 0);
-    a->v = tensor(type, 1, 1, p->keys, p->depth, 0);
+    a->k = tensor(kv_type, 1, 1, p->keys, p->depth, 0);
+    a->v = tensor(kv_type, 1, 1, p->keys, p->depth, 0);
+    if (kv_type != type) a->k_scale = scales(p, &a->k, p->depth);
+    if (kv_type != type) a->v_scale = scales(p, &a->v, p->depth);
     a->out = tensor(type, 1, 1, p->queries, p->depth, 0);
     a->lse = malloc((size_t)p->queries * sizeof(float));
     a->scale = numbers == TINY_QUERIES ? 0x1p125 : 0.5;
-    a->causal = n / 9 % 2, a->softcap = n / 18 % 2 ? 5 : 0;
+    a->causal = n / 12 % 2, a->softcap = n / 24 % 2 ? 5 : 0;
     if (mask) set_up_mask(p, mask == 1 ? FA_BOOL : type);
     if (numbers == TINY_QUERIES) make_tiny(&a->q, p->queries * p->depth);
     if (numbers == TINY_VALUES) make_tiny(&a->v, p->keys * p->depth), p->unit = 0x1p-128;
@@ -335,8 +358,9 @@ static int check(problem *p, const char *isa)
 
 static void tear_down(problem *p)
 {
-    void *all[] = {p->args.q.data,    p->args.k.data, p->args.v.data, p->args.out.data,
-                   p->args.mask.data, p->args.lse,    p->table,       p->expected};
+    void *all[] = {p->args.q.data,    p->args.k.data, p->args.v.data,       p->args.out.data,
+                   p->args.mask.data, p->args.lse,    p->args.k_scale.data, p->args.v_scale.data,
+                   p->table,          p->expected};
     for (size_t n = 0; n < sizeof all / sizeof *all; ++n) free(all[n]);
 }
 

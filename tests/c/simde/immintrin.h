@@ -135,6 +135,28 @@ static inline simde__m512i load_u16(simde__mmask32 mask, const void *from)
     return simde__m512i_from_private(to);
 }
 
+/* The same of bytes and of floats. */
+static inline simde__m512i load_u8(simde__mmask64 mask, const void *from)
+{
+    simde__m512i_private to;
+    for (int n = 0; n < 64; ++n) to.u8[n] = mask >> n & 1 ? ((const uint8_t *)from)[n] : 0;
+    return simde__m512i_from_private(to);
+}
+
+static inline simde__m512 load_f32(simde__mmask16 mask, const float *from)
+{
+    simde__m512_private to;
+    for (int n = 0; n < 16; ++n) to.f32[n] = mask >> n & 1 ? from[n] : 0;
+    return simde__m512_from_private(to);
+}
+
+static inline void store_f32(float *to, simde__mmask16 mask, simde__m512 a)
+{
+    simde__m512_private from = simde__m512_to_private(a);
+    for (int n = 0; n < 16; ++n)
+        if (mask >> n & 1) to[n] = from.f32[n];
+}
+
 static inline float greatest(simde__m512 a)
 {
     simde__m512_private x = simde__m512_to_private(a);
@@ -197,6 +219,7 @@ static inline simde__m512 add_products(simde__m512 sum, simde__m512i a, simde__m
 #define __m512d simde__m512d
 #define __m512i simde__m512i
 #define __m512bh simde__m512i
+#define __mmask64 simde__mmask64
 #define __mmask32 simde__mmask32
 #define __mmask16 simde__mmask16
 #define __mmask8 simde__mmask8
@@ -214,6 +237,9 @@ static inline simde__m512 add_products(simde__m512 sum, simde__m512i a, simde__m
 #define _mm512_cmpgt_epu32_mask greater_u32
 #define _mm512_cvttps_epi32 truncate_i32
 #define _mm512_maskz_loadu_epi16 load_u16
+#define _mm512_maskz_loadu_epi8 load_u8
+#define _mm512_maskz_loadu_ps load_f32
+#define _mm512_mask_store_ps store_f32
 #define _mm512_reduce_max_ps greatest
 #define _mm512_reduce_min_ps least
 #define _mm512_reduce_ps above_floor
@@ -302,5 +328,20 @@ static inline simde__m512 add_products(simde__m512 sum, simde__m512i a, simde__m
 #define _mm512_unpackhi_ps simde_mm512_unpackhi_ps
 #define _mm512_unpacklo_pd simde_mm512_unpacklo_pd
 #define _mm512_unpacklo_ps simde_mm512_unpacklo_ps
+#define _mm512_abs_epi8 simde_mm512_abs_epi8
+#define _mm512_add_epi8 simde_mm512_add_epi8
+#define _mm512_cmpgt_epu8_mask simde_mm512_cmpgt_epu8_mask
+#define _mm512_insertf32x4 simde_mm512_insertf32x4
+#define _mm512_mask_mov_epi8 simde_mm512_mask_mov_epi8
+#define _mm512_mask_ternarylogic_epi32 simde_mm512_mask_ternarylogic_epi32
+#define _mm512_maskz_permutexvar_ps simde_mm512_maskz_permutexvar_ps
+#define _mm512_max_epu8 simde_mm512_max_epu8
+#define _mm512_movepi8_mask simde_mm512_movepi8_mask
+#define _mm512_permutex2var_epi16 simde_mm512_permutex2var_epi16
+#define _mm512_permutex2var_epi64 simde_mm512_permutex2var_epi64
+#define _mm512_permutex2var_epi8 simde_mm512_permutex2var_epi8
+#define _mm512_set1_epi8 simde_mm512_set1_epi8
+#define _mm512_unpackhi_epi8 simde_mm512_unpackhi_epi8
+#define _mm512_unpacklo_epi8 simde_mm512_unpacklo_epi8
 
 #endif
