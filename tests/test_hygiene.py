@@ -19,6 +19,7 @@ OTHER = [*(ROOT / "fastattn").glob("*.pyx"), *(ROOT / "fastattn").glob("*.pxi"),
          *(ROOT / "tests").rglob("*.c")]  # fmt: skip
 pytestmark = [
     pytest.mark.forces_isa,
+    pytest.mark.no_sanitizer,  # none of it runs the library, and most of it compilers
     pytest.mark.skipif(not C_FILES, reason="needs the source tree"),
 ]
 COMPILER = shutil.which("gcc")

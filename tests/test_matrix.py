@@ -18,15 +18,27 @@ pytestmark = [
 ]
 ISA = fastattn.isas()[-1]
 # (dtype, precision): pieces of bfloat16
-KINDS = [
-    ("bfloat16", "highest"),
-    ("float32", "medium"),
-    ("float16", "highest"),
-    ("float32", "high"),
-    ("float32", "highest"),
-]
+PIECES = {
+    ("bfloat16", "highest"): 1,
+    ("float32", "medium"): 1,
+    ("float16", "highest"): 2,
+    ("float32", "high"): 2,
+    ("float32", "highest"): 3,
+}
+KINDS = [*PIECES]
 BATCH, HEADS, QUERIES, KEYS, DEPTH = 2, 2, 75, 610, 64
 LENGTHS = np.array([531, 610])
+
+
+def marked(kinds):
+    """Parameters; slow are those that are of too many pieces for the unit and go without it."""
+    here = _kernels.matrix_pieces(ISA)
+    return [
+        pytest.param(
+            kind, id="-".join(kind), marks=[] if PIECES[kind] in here else pytest.mark.slow
+        )
+        for kind in kinds
+    ]
 
 
 def options_of(name, rng, queries=QUERIES, keys=KEYS):
@@ -93,7 +105,7 @@ OPTIONS = ["plain", "causal", "causal_top", "window", "softcap", "alibi", "sinks
            "bool", "float", "negative_scale", "zero_scale"]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+@pytest.mark.parametrize("kind", marked(KINDS))
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options(kind, name, rng):
     options = options_of(name, rng)
@@ -102,7 +114,7 @@ def test_options(kind, name, rng):
     check(kind, *tensors(rng, kind), **options)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+@pytest.mark.parametrize("kind", marked(KINDS))
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("queries", [3, 7, 8])
 def test_options_of_few_rows(kind, name, queries, rng):
@@ -113,7 +125,7 @@ def test_options_of_few_rows(kind, name, queries, rng):
     check(kind, *tensors(rng, kind, kv_heads=1, queries=queries, keys=1300), **options)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+@pytest.mark.parametrize("kind", marked(KINDS))
 @pytest.mark.parametrize("depth, dv", [(80, 80), (65, 17), (192, 128), (33, 256), (112, 96)])
 @pytest.mark.parametrize("keys", [1025, 1090])
 def test_depths_of_few_rows(kind, depth, dv, keys, rng):
@@ -121,7 +133,7 @@ def test_depths_of_few_rows(kind, depth, dv, keys, rng):
     check(kind, q, k, v, causal=True)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+@pytest.mark.parametrize("kind", marked(KINDS))
 @pytest.mark.parametrize("depth, dv", [(80, 80), (65, 17), (192, 128), (256, 33), (112, 96)])
 @pytest.mark.parametrize("queries", [64, 97])
 def test_depths(kind, depth, dv, queries, rng):
@@ -129,7 +141,7 @@ def test_depths(kind, depth, dv, queries, rng):
     check(kind, q, k, v, causal=True)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+@pytest.mark.parametrize("kind", marked(KINDS))
 def test_groups_and_strides(kind, rng):
     q, k, v = tensors(rng, kind, q_heads=6, kv_heads=2, queries=31)
     check(kind, q, k, v)
@@ -148,7 +160,7 @@ def test_the_unit_is_used(rng):
     assert len(results) == 1 + len(_kernels.matrix_pieces(ISA))
 
 
-@pytest.mark.parametrize("kind", [KINDS[0], KINDS[2], KINDS[4]], ids="-".join)
+@pytest.mark.parametrize("kind", marked([KINDS[0], KINDS[2], KINDS[4]]))
 @pytest.mark.parametrize("queries", [14, QUERIES])
 def test_pages_and_packed_sequences(kind, queries, rng):
     """The same keys in pages, and the same sequences packed, to the bit."""
@@ -170,7 +182,7 @@ def test_pages_and_packed_sequences(kind, queries, rng):
     )
 
 
-@pytest.mark.parametrize("kind", [KINDS[0], KINDS[2], KINDS[4]], ids="-".join)
+@pytest.mark.parametrize("kind", marked([KINDS[0], KINDS[2], KINDS[4]]))
 @pytest.mark.parametrize("queries", [15, 300])
 def test_threads(kind, queries, rng):
     q, k, v = tensors(rng, kind, batch=1, queries=queries, keys=4500)
@@ -181,7 +193,7 @@ def test_threads(kind, queries, rng):
             np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+@pytest.mark.parametrize("kind", marked(KINDS))
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)
 @pytest.mark.parametrize("which", ["q", "k", "v"])
 @pytest.mark.parametrize("queries, at", [(QUERIES, 40), (15, 9), (16, 9)])
@@ -233,7 +245,7 @@ def test_few_rows_and_numbers_that_the_unit_does_not_carry(queries, rng):
     np.testing.assert_array_equal(out[..., 6], 0)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+@pytest.mark.parametrize("kind", marked(KINDS))
 @pytest.mark.parametrize("queries", [QUERIES, 15])
 def test_scores_at_the_limit_of_the_running_maximum(kind, queries, rng):
     """Whole chunks whose probabilities are as great as they may be, rounded up and down."""
@@ -351,7 +363,7 @@ def test_scales_that_one_piece_does_not_carry(which, scale, rng):
     cases.check(cases.run(ISA, q, k, v, **scales), q, k, v, **scales)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind[0] == "float32"], ids="-".join)
+@pytest.mark.parametrize("kind", marked(kind for kind in KINDS if kind[0] == "float32"))
 @pytest.mark.parametrize("stored", ["float16", "bfloat16"])
 def test_scales_of_16_bit_caches(kind, stored, rng):
     """A bfloat16 is a piece as it lies, but not times its scale."""
