@@ -42,8 +42,10 @@ cdef bint plain_shapes(cnp.npy_intp *q, cnp.npy_intp *k, cnp.npy_intp *v) noexce
 
 
 cdef bint steps_forward(cnp.ndarray array) noexcept:
-    """Every axis of more than one element has a positive stride."""
+    """C-contiguous, or every axis of more than one element has a positive stride."""
     cdef int axis
+    if cnp.PyArray_IS_C_CONTIGUOUS(array):
+        return True
     for axis in range(4):
         if cnp.PyArray_DIMS(array)[axis] > 1 and cnp.PyArray_STRIDES(array)[axis] <= 0:
             return False
@@ -272,9 +274,7 @@ def attend_plain(
     if not (cnp.PyArray_CheckExact(q) and cnp.PyArray_CheckExact(k) and cnp.PyArray_CheckExact(v)):
         return None
     kind, dtype = cnp.PyArray_TYPE(q), plain_type(q)
-    if dtype < 0 or not (plain(q, kind) and plain(k, kind) and plain(v, kind)):
-        return None
-    if not cnp.PyArray_IS_C_CONTIGUOUS(q) and not steps_forward(q):
+    if dtype < 0 or not (plain(q, kind) and plain(k, kind) and plain(v, kind) and steps_forward(q)):
         return None
     queries, keys, values = in_order(q, bshd), in_order(k, bshd), in_order(v, bshd)
     if not plain_shapes(

@@ -67,7 +67,6 @@ FA_INLINE vec v_pow2(vec x, vec *n)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(biased), MANTISSA_BITS));
 }
 
-/* Pairs within 128-bit quarters first, then the quarters: 4 steps of 16 shuffles. */
 /* Four vectors, quarter by quarter, 4 x 4. */
 FA_INLINE void turn_fours(vec *r)
 {
@@ -77,6 +76,7 @@ FA_INLINE void turn_fours(vec *r)
     r[2] = _mm512_shuffle_ps(b, d, 0x44), r[3] = _mm512_shuffle_ps(b, d, 0xee);
 }
 
+/* Pairs within 128-bit quarters first, then the quarters: 4 steps of 16 shuffles. */
 FA_INLINE void v_transpose(vec r[LANES])
 {
     vec a[LANES];
