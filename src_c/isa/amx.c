@@ -5,7 +5,7 @@
 #define FA_ISA amx
 #include "../vec/vec_avx512.h"
 
-#if !defined(__AMX_BF16__) && !defined(__AMXBF16__)
+#if !defined(__AMX_BF16__) && !defined(__AMXBF16__) && !defined(FA_EMULATED)
 #error build this file for AMX
 #endif
 

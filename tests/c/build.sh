@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build the C library with another compiler and run check_kernels on it.
 #   build.sh COMPILER [EMULATOR]   e.g. aarch64-linux-gnu-gcc "qemu-aarch64 -L /usr/aarch64-linux-gnu"
-#   build.sh simde                 this machine's gcc, AVX-512 emulated in portable C
+#   build.sh simde                 this machine's gcc, AVX-512 and AMX emulated in portable C
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 compiler=${1:?compiler or simde}
@@ -15,10 +15,11 @@ isas=(scalar)
 case $compiler in
 simde)
     compiler=gcc
-    isas+=(avx512 avx512_bf16)
+    isas+=(avx512 avx512_bf16 amx)
     sources+=(tests/c/simde/cpu.c)
     avx512=(-std=gnu11 -O1 -DFA_EMULATED -isystem tests/c/simde -mavx2 -mfma -mf16c -Wno-psabi)
     avx512_bf16=("${avx512[@]}")
+    amx=("${avx512[@]}")
     ;;
 *)
     sources+=(src_c/cpu.c)

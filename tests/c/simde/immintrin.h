@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Found before the compiler's own: AVX-512 in portable C, so that the AVX-512 kernels are tested on
- * machines without it. SIMDe has nearly all of what vec_avx512.h uses; the rest is below.
+ * Found before the compiler's own: AVX-512 in portable C, and AMX (tiles.h), so that their kernels
+ * are tested on machines without. SIMDe has nearly all of what they use; the rest is below.
  */
 #ifndef FA_SIMDE_H
 #define FA_SIMDE_H
@@ -10,6 +10,8 @@
 
 #include_next <immintrin.h>
 #include <simde/x86/avx512.h>
+
+#include "tiles.h"
 
 static inline simde__m512i widen_32(__m128i bytes)
 {
@@ -86,6 +88,21 @@ static inline __m256i narrow_u32(simde__m512i a)
     return _mm256_loadu_si256((const __m256i *)some);
 }
 
+static inline __m128i narrow_u8(simde__m512i a)
+{
+    simde__m512i_private wide = simde__m512i_to_private(a);
+    uint8_t some[16];
+    for (int n = 0; n < 16; ++n) some[n] = (uint8_t)wide.u32[n];
+    return _mm_loadu_si128((const __m128i *)some);
+}
+
+static inline simde__m512i shift_i32(simde__m512i a, unsigned count)
+{
+    simde__m512i_private wide = simde__m512i_to_private(a);
+    for (int n = 0; n < 16; ++n) wide.i32[n] >>= count;
+    return simde__m512i_from_private(wide);
+}
+
 static inline simde__m512 from_i32(simde__m512i a)
 {
     simde__m512i_private from = simde__m512i_to_private(a);
@@ -112,6 +129,14 @@ static inline simde__mmask16 greater_u32(simde__m512i a, simde__m512i b)
     return mask;
 }
 
+static inline simde__mmask8 unequal_i64(simde__m512i a, simde__m512i b)
+{
+    simde__m512i_private x = simde__m512i_to_private(a), y = simde__m512i_to_private(b);
+    simde__mmask8 mask = 0;
+    for (int n = 0; n < 8; ++n) mask |= (simde__mmask8)((x.u64[n] != y.u64[n]) << n);
+    return mask;
+}
+
 /* What is out of range, NaN as well, becomes the smallest number. */
 static inline simde__m512i truncate_i32(simde__m512 a)
 {
@@ -122,6 +147,13 @@ static inline simde__m512i truncate_i32(simde__m512 a)
         to.i32[n] = x >= -0x1p31f && x < 0x1p31f ? (int32_t)x : INT32_MIN;
     }
     return simde__m512i_from_private(to);
+}
+
+static inline simde__m512i round_i32(simde__m512 a)
+{
+    simde__m512_private from = simde__m512_to_private(a);
+    for (int n = 0; n < 16; ++n) from.f32[n] = rintf(from.f32[n]);
+    return truncate_i32(simde__m512_from_private(from));
 }
 
 /* Reads nothing of what the mask leaves out. */
@@ -157,14 +189,14 @@ static inline void store_f32(float *to, simde__mmask16 mask, simde__m512 a)
         if (mask >> n & 1) to[n] = from.f32[n];
 }
 
-static inline float greatest(simde__m512 a)
+static inline float greatest_f32(simde__m512 a)
 {
     simde__m512_private x = simde__m512_to_private(a);
     for (int n = 1; n < 16; ++n) x.f32[0] = x.f32[n] > x.f32[0] ? x.f32[n] : x.f32[0];
     return x.f32[0];
 }
 
-static inline float least(simde__m512 a)
+static inline float least_f32(simde__m512 a)
 {
     simde__m512_private x = simde__m512_to_private(a);
     for (int n = 1; n < 16; ++n) x.f32[0] = x.f32[n] < x.f32[0] ? x.f32[n] : x.f32[0];
@@ -232,16 +264,21 @@ static inline simde__m512 add_products(simde__m512 sum, simde__m512i a, simde__m
 #define _mm512_cvtepu16_epi32 widen_u16
 #define _mm512_cvtepi8_epi32 widen_i8
 #define _mm512_cvtepi32_epi16 narrow_u32
+#define _mm512_cvtepi32_epi8 narrow_u8
+#define _mm512_srai_epi32 shift_i32
 #define _mm512_cvtepi32_ps from_i32
 #define _mm512_cmpgt_epu16_mask greater_u16
 #define _mm512_cmpgt_epu32_mask greater_u32
+#define _mm512_cmpneq_epi64_mask unequal_i64
 #define _mm512_cvttps_epi32 truncate_i32
+#define _mm512_cvtss_f32(a) (simde__m512_to_private(a).f32[0])
+#define _mm512_cvtps_epi32 round_i32
 #define _mm512_maskz_loadu_epi16 load_u16
 #define _mm512_maskz_loadu_epi8 load_u8
 #define _mm512_maskz_loadu_ps load_f32
 #define _mm512_mask_store_ps store_f32
-#define _mm512_reduce_max_ps greatest
-#define _mm512_reduce_min_ps least
+#define _mm512_reduce_max_ps greatest_f32
+#define _mm512_reduce_min_ps least_f32
 #define _mm512_reduce_ps above_floor
 #define _mm512_maskz_scalef_ps scale_lanes
 #define _mm512_dpbf16_ps add_products
@@ -343,5 +380,13 @@ static inline simde__m512 add_products(simde__m512 sum, simde__m512i a, simde__m
 #define _mm512_set1_epi8 simde_mm512_set1_epi8
 #define _mm512_unpackhi_epi8 simde_mm512_unpackhi_epi8
 #define _mm512_unpacklo_epi8 simde_mm512_unpacklo_epi8
+#define _mm512_permutex2var_ps simde_mm512_permutex2var_ps
+#define _mm512_unpacklo_epi16 simde_mm512_unpacklo_epi16
+#define _mm512_unpackhi_epi16 simde_mm512_unpackhi_epi16
+#define _mm512_permutexvar_epi32 simde_mm512_permutexvar_epi32
+#define _mm512_permutexvar_epi64 simde_mm512_permutexvar_epi64
+#define _mm512_castsi512_si128 simde_mm512_castsi512_si128
+#define _mm512_broadcastq_epi64 simde_mm512_broadcastq_epi64
+#define _mm512_sub_epi64 simde_mm512_sub_epi64
 
 #endif
