@@ -7,6 +7,7 @@ import struct
 import sys
 import sysconfig
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 from pathlib import Path
 
@@ -82,13 +83,13 @@ class BuildExt(build_ext):
         have += [("FA_PROFILE", "1")] if profile else []
         flags = [*COMMON[kind], *threads]
         suffix = "_profile" if profile else ""
-        objects = {path: self.compile(path, flags, have, suffix) for path in SOURCES}
+        jobs = {path: (path, flags, have, suffix) for path in SOURCES}
         for name in isas:
             path = f"src_c/isa/{name}.c"
             flags = [*COMMON[kind], *ISAS[name][2 if kind == "msvc" else 1], *ISOLATED[kind]]
             for bits in ("32",) if name in UNITS else ("32", "64"):
-                macros = [("FA_REAL_BITS", bits)]
-                objects[path, bits] = self.compile(path, flags, macros, f"_f{bits}")
+                jobs[path, bits] = (path, flags, [("FA_REAL_BITS", bits)], f"_f{bits}")
+        objects = self.compile_all(jobs)
         for extension in self.extensions:
             extension.extra_objects += [
                 objects[name] for name in NEEDED.get(extension.name, objects)
@@ -97,6 +98,12 @@ class BuildExt(build_ext):
         objects = [*objects.values()]
         super().build_extensions()
         self.link_library(objects, kind, threads)
+
+    def compile_all(self, jobs):
+        """Compile on all processors; the last of ISAS, which take longest, first."""
+        with ThreadPoolExecutor(self.parallel or os.cpu_count()) as pool:
+            running = {name: pool.submit(self.compile, *jobs[name]) for name in reversed(jobs)}
+        return {name: running[name].result() for name in jobs}
 
     def compile(self, path, flags, macros, suffix=""):
         """Compile one file if it or any header is newer than its object."""
