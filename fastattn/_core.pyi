@@ -15,6 +15,8 @@ def attend_plain(
     softcap: object,
     q_offset: object,
     kv_lengths: object,
+    k_scale: object,
+    v_scale: object,
     layout: object,
     precision: object,
     out: object,

@@ -8,6 +8,7 @@ from libc.math cimport INFINITY
 from libc.string cimport memcpy
 
 from fastattn import _check_options as _options
+from fastattn._check_dtypes import NARROWER as _NARROWER
 
 cdef int64_t LARGEST_OFFSET = _options.LARGEST_OFFSET
 cdef int64_t WIDEST_WINDOW = _options.WIDEST_WINDOW
@@ -32,6 +33,14 @@ cdef int plain_type(cnp.ndarray q) except -2:
     if kind == cnp.NPY_DOUBLE:
         return FA_FLOAT64
     return FA_BFLOAT16 if _name_of(q.dtype) == "bfloat16" else -1
+
+
+cdef int plain_stored(cnp.ndarray k, cnp.ndarray q, int dtype) except -2:
+    """The `fa_dtype` of an array that k may be beside q of `dtype`, or -1."""
+    if cnp.PyArray_TYPE(k) == cnp.PyArray_TYPE(q):
+        return dtype
+    name = _name_of(k.dtype)
+    return <int>DTYPES[name] if name in _NARROWER[_name_of(q.dtype)] else -1
 
 
 cdef bint plain_shapes(cnp.npy_intp *q, cnp.npy_intp *k, cnp.npy_intp *v) noexcept:
@@ -141,6 +150,25 @@ cdef bint plain_mask(fa_args *args, cnp.ndarray mask, int kind) noexcept:
     return True
 
 
+cdef bint plain_scale(fa_tensor *tensor, scale, cnp.npy_intp *shape) except -1:
+    """None, or float32 (B, Hkv, Sk), as `quantize_kv` returns it: one number for each row."""
+    cdef cnp.npy_intp *steps
+    cdef int axis
+    if scale is None:
+        return True
+    if not cnp.PyArray_CheckExact(scale) or cnp.PyArray_NDIM(scale) != 3:
+        return False
+    if cnp.PyArray_TYPE(scale) != cnp.NPY_FLOAT or not cnp.PyArray_ISBEHAVED_RO(scale):
+        return False
+    for axis in range(3):
+        if cnp.PyArray_DIMS(scale)[axis] != shape[axis]:
+            return False
+    steps = cnp.PyArray_STRIDES(scale)
+    tensor.data = cnp.PyArray_DATA(scale)
+    tensor.lead[0], tensor.head, tensor.row = steps[0], steps[1], steps[2]
+    return True
+
+
 cdef cnp.ndarray repeated(int64_t value, cnp.npy_intp batch):
     """int64 (batch,) of one value."""
     cdef cnp.ndarray result = cnp.PyArray_EMPTY(1, &batch, cnp.NPY_INT64, 0)
@@ -151,7 +179,7 @@ cdef cnp.ndarray repeated(int64_t value, cnp.npy_intp batch):
 
 
 cdef cnp.ndarray plain_lengths(lengths, cnp.npy_intp batch, cnp.npy_intp keys):
-    """New int64 (batch,) from an int, a list or tuple of them, or an int64 array; else None."""
+    """New int64 (batch,) from an int, a list or tuple of them, or an array; else None."""
     cdef cnp.ndarray result
     cdef cnp.npy_intp index = 0
     cdef int64_t every
@@ -168,12 +196,16 @@ cdef cnp.ndarray plain_lengths(lengths, cnp.npy_intp batch, cnp.npy_intp keys):
         return result if index == batch and batch > 0 else None  # NumPy takes [] for floats
     if not cnp.PyArray_CheckExact(lengths) or cnp.PyArray_NDIM(lengths) != 1:
         return None
-    if cnp.PyArray_TYPE(lengths) != cnp.NPY_INT64 or not cnp.PyArray_ISCARRAY_RO(lengths):
-        return None
-    if cnp.PyArray_DIMS(lengths)[0] != batch:
+    if cnp.PyArray_DIMS(lengths)[0] != batch or not cnp.PyArray_ISCARRAY_RO(lengths):
         return None
     # A copy is checked, because another thread may write to the caller's array.
-    memcpy(values, cnp.PyArray_DATA(lengths), batch * sizeof(int64_t))
+    if cnp.PyArray_TYPE(lengths) == cnp.NPY_INT64:
+        memcpy(values, cnp.PyArray_DATA(lengths), batch * sizeof(int64_t))
+    elif cnp.PyArray_TYPE(lengths) == cnp.NPY_INT32:
+        for index in range(batch):
+            values[index] = (<int32_t *>cnp.PyArray_DATA(lengths))[index]
+    else:
+        return None
     for index in range(batch):
         if not 0 <= values[index] <= keys:
             return None
@@ -254,16 +286,16 @@ cdef bint plain_out(out, cnp.ndarray q, cnp.npy_intp depth, tuple inputs) except
 
 
 def attend_plain(
-    q, k, v, mask, causal, window_size, scale, softcap, q_offset, kv_lengths, layout, precision,
-    out, return_lse, threads, bytes isa
+    q, k, v, mask, causal, window_size, scale, softcap, q_offset, kv_lengths, k_scale, v_scale,
+    layout, precision, out, return_lse, threads, bytes isa
 ):
-    """Attention of arrays of rank 4 and one type with the most usual options, at once.
+    """Attention of arrays of rank 4 with the most usual options, at once.
 
     Returns None for anything that is not exactly that, errors included: `_check` sees to it.
     """
     cdef fa_args args
     cdef cnp.ndarray queries, keys, values, offsets, lengths, lse
-    cdef int kind, dtype
+    cdef int kind, stored, dtype, kv_dtype
     cdef int64_t offset
     cdef bint bshd
     if type(layout) is not str or (return_lse is not True and return_lse is not False):
@@ -273,8 +305,11 @@ def attend_plain(
         return None
     if not (cnp.PyArray_CheckExact(q) and cnp.PyArray_CheckExact(k) and cnp.PyArray_CheckExact(v)):
         return None
-    kind, dtype = cnp.PyArray_TYPE(q), plain_type(q)
-    if dtype < 0 or not (plain(q, kind) and plain(k, kind) and plain(v, kind) and steps_forward(q)):
+    kind, stored, dtype = cnp.PyArray_TYPE(q), cnp.PyArray_TYPE(k), plain_type(q)
+    if dtype < 0 or not (plain(q, kind) and steps_forward(q)):
+        return None
+    kv_dtype = plain_stored(k, q, dtype)
+    if kv_dtype < 0 or not (plain(k, stored) and plain(v, stored)):
         return None
     queries, keys, values = in_order(q, bshd), in_order(k, bshd), in_order(v, bshd)
     if not plain_shapes(
@@ -284,10 +319,14 @@ def attend_plain(
     sizes(&args, queries, keys, 1)
     describe(&args.v, values, 1)
     args.value_depth = cnp.PyArray_DIMS(values)[3]
-    args.dtype = args.kv_dtype = <fa_dtype>dtype
+    args.dtype, args.kv_dtype = <fa_dtype>dtype, <fa_dtype>kv_dtype
     if not plain_options(&args, causal, window_size, scale, softcap, precision, threads):
         return None
     if mask is not None and not (cnp.PyArray_CheckExact(mask) and plain_mask(&args, mask, kind)):
+        return None
+    if not plain_scale(&args.k_scale, k_scale, cnp.PyArray_DIMS(keys)):
+        return None
+    if not plain_scale(&args.v_scale, v_scale, cnp.PyArray_DIMS(values)):
         return None
     if kv_lengths is not None:
         lengths = plain_lengths(kv_lengths, args.lead_shape[0], args.keys)
@@ -302,7 +341,7 @@ def attend_plain(
             args.q_offset = <const int64_t *>cnp.PyArray_DATA(offsets)
     if out is None:
         out = allocate(q, args.value_depth, bshd)
-    elif not plain_out(out, q, args.value_depth, (q, k, v, mask, kv_lengths)):
+    elif not plain_out(out, q, args.value_depth, (q, k, v, mask, kv_lengths, k_scale, v_scale)):
         return None
     describe(&args.out, in_order(out, bshd), 1)
     if return_lse:

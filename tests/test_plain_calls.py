@@ -9,14 +9,15 @@ from hypothesis import HealthCheck, given, settings
 
 import fastattn
 from fastattn import _check, _core
+from fastattn._check_dtypes import NARROWER
 from fastattn.isa import active
 
 B, HQ, HKV, SQ, SK, D, DV = 2, 4, 2, 3, 5, 8, 6
 DTYPES = ["float32", "float64", "float16", "bfloat16"]
 DEFAULTS = {
     "attn_mask": None, "causal": False, "window_size": None, "scale": None, "softcap": 0.0,
-    "q_offset": None, "kv_lengths": None, "layout": "bhsd", "precision": "highest", "out": None,
-    "return_lse": False, "num_threads": 1,
+    "q_offset": None, "kv_lengths": None, "k_scale": None, "v_scale": None, "layout": "bhsd",
+    "precision": "highest", "out": None, "return_lse": False, "num_threads": 1,
 }  # fmt: skip
 SETTINGS = settings(
     max_examples=400, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
@@ -58,6 +59,11 @@ def tensors(rng, dtype="float32", bshd=False):
     return [x.swapaxes(1, 2).copy() if bshd else x for x in arrays]
 
 
+def scales(rng, *shape):
+    """One number for each key, as `quantize_kv` returns them."""
+    return rng.uniform(0.5, 2, shape).astype(np.float32)
+
+
 def plain_options(rng):
     """Options one by one, all of which the short way takes."""
     mask = rng.random((B, HQ, SQ, SK)) < 0.6
@@ -71,7 +77,11 @@ def plain_options(rng):
         {"q_offset": 2**53, "causal": True}, {"q_offset": -(2**53), "causal": True},
         {"kv_lengths": 3}, {"kv_lengths": [4, 0]},
         {"kv_lengths": (5, 1), "causal": True}, {"kv_lengths": np.array([2, 5])},
-        {"kv_lengths": [1, 2], "q_offset": 1, "causal": True}, {"attn_mask": mask},
+        {"kv_lengths": np.array([2, 5], np.int32)},
+        {"kv_lengths": [1, 2], "q_offset": 1, "causal": True},
+        {"k_scale": scales(rng, B, HKV, SK)}, {"v_scale": scales(rng, B, HKV, SK)},
+        {"k_scale": scales(rng, B, HKV, SK), "v_scale": scales(rng, SK, HKV, B).T},
+        {"k_scale": np.broadcast_to(np.float32(0.5), (B, HKV, SK))}, {"attn_mask": mask},
         {"attn_mask": mask[0, 0]}, {"attn_mask": mask[:, :1]}, {"attn_mask": mask[:, :, :1]},
         {"attn_mask": mask[..., :1]}, {"attn_mask": mask[0, :, ::-1, ::-1]},
         {"attn_mask": mask[0, 0, 0]}, {"attn_mask": np.array(True)},
@@ -91,6 +101,17 @@ def test_options(dtype, layout, rng):
         check(*views, layout=layout, **options)
     own = cases.normal(rng, B, 1, SQ, SK, dtype=arrays[0].dtype)
     check(*arrays, layout=layout, attn_mask=own)
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_stored_types(dtype, layout, rng):
+    q, *kv = tensors(rng, dtype, layout == "bshd")
+    numbers = {name: scales(rng, B, HKV, SK) for name in ("k_scale", "v_scale")}
+    for stored in NARROWER[dtype]:
+        k, v = (x.astype(cases.dtype_of(stored)) for x in kv)
+        check(q, k, v, layout=layout)
+        check(q, k, v, layout=layout, causal=True, return_lse=True, **numbers)
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
@@ -172,6 +193,9 @@ def calls(draw):
         steps = [1, 1, 2, -1, 0] if n else [1, 1, 1, 2]
         order = [0, 2, 1, 3] if bshd else range(4)
         arrays.append(draw(views(rng, [shape[axis] for axis in order], dtype, steps)))
+    if draw(st.booleans()) and NARROWER[dtype.name]:
+        stored = cases.dtype_of(draw(st.sampled_from(NARROWER[dtype.name])))
+        arrays[1:] = [x.astype(stored, order="K") for x in arrays[1:]]
     chosen = {"layout": "bshd" if bshd else "bhsd"}
     for name, values in {
         "causal": st.just(True),
@@ -189,6 +213,10 @@ def calls(draw):
     }.items():
         if draw(st.booleans()):
             chosen[name] = draw(values)
+    for name in "k_scale", "v_scale":
+        if draw(st.booleans()):
+            shape = batch, heads, keys
+            chosen[name] = draw(views(rng, shape, np.dtype(np.float32), [1, 2, -1, 0]))
     if draw(st.booleans()):
         whole = [n if draw(st.booleans()) else 1 for n in (batch, heads * group, queries, keys)]
         kind = draw(st.sampled_from([np.dtype(bool), np.dtype(np.float32), dtype]))
@@ -237,13 +265,27 @@ def unusual_tensors(q, k, v):
     yield np.broadcast_to(q[..., :1], q.shape), k, v
     yield q[None], k[None], v[None]
     yield tuple(x.astype(np.int8) for x in (q, k, v))
-    yield q, k.astype(np.float16), v.astype(np.float16)
-    yield q, k.astype(np.int8), v.astype(np.int8)
+    yield q, k.astype(np.float16), v.astype(cases.dtype_of("bfloat16"))
+    yield q, k.astype(np.float16), v
+    yield q, k.astype(np.int16), v.astype(np.int16)
+    yield q, k.astype(np.float64), v.astype(np.float64)
+    yield q.astype(np.float64), k, v
+    yield q.astype(np.float16), k, v
     yield q, k, v.astype(np.float64)
     yield from ((q, k[:1], v[:1]), (q, k[:, :1], v), (q, k, v[:, :1]), (q[:1], k, v))
     yield from ((q[:, :3], k, v), (q[:, :0], k, v), (q, k[:, :0], v[:, :0]))
     yield from ((q[..., :0], k[..., :0], v), (q, k, v[..., :0]), (q[..., 1:], k, v))
     yield q, k[:, :, 1:], v
+
+
+def unusual_scales():
+    usual = np.ones((B, HKV, SK), np.float32)
+    return [
+        1.0, 1, [1.0] * HKV, np.float32(1), np.ones(HKV, np.float32), usual[:, :, 0], usual[0],
+        usual[:1], usual[:, :1], usual[:, :, :1], usual[..., None], usual[:, :, 1:],
+        usual.astype(np.float64), usual.astype(np.float16), usual.view(Array), usual.tolist(),
+        misaligned(usual), swapped_bytes(usual),
+    ]  # fmt: skip
 
 
 UNUSUAL = {
@@ -261,10 +303,12 @@ UNUSUAL = {
     "kv_lengths": [
         SK + 1, -1, True, 1.0, 2**70, np.int64(1), np.array(1), [SK], [SK, SK + 1], [-1, SK],
         [SK, True], [SK, 2.0], [[1], [1]], [1, np.int64(1)], [], (), (1, 1, 1), [2**70, 1],
-        np.array([1, 1], np.int32), np.array([1, 1], np.uint64), np.array([1, 1, 1]),
+        np.array([1, -1], np.int32), np.array([1, 1], np.uint64), np.array([1, 1, 1]),
         np.array([[1, 1]]), np.array([1, SK + 1]), np.array([-1, 1]), np.array([1, 1, 1])[::2],
         np.array([1, 1]).view(Array), swapped_bytes(np.array([1, 1])), misaligned(np.array([1, 1])),
     ],
+    "k_scale": unusual_scales(),
+    "v_scale": unusual_scales(),
     "layout": ["BSHD", "", None, Text("bhsd"), Text("bshd"), b"bhsd", 1, []],
     "precision": ["low", "", None, Text("highest"), Text("high"), b"high", 1, []],
     "num_threads": [0, -1, True, None, 1.0, 2**31, 2**70, np.int64(1)],
@@ -318,6 +362,8 @@ def test_unusual_outputs_are_left(layout, rng):
     shared, lengths = memory[:-1].view(np.float32).reshape(out.shape), memory[-B - 1 : -1]
     assert plainly(q, k, v, layout=layout, kv_lengths=memory[-1:].repeat(B), out=shared) is shared
     assert plainly(q, k, v, layout=layout, kv_lengths=lengths, out=shared) is None
+    numbers = memory[: B * HKV * SK].view(np.float32)[: B * HKV * SK].reshape(B, HKV, SK)
+    assert plainly(q, k, v, layout=layout, k_scale=numbers, out=shared) is None
     for n in range(1, 3):
         arrays = [q, k, v]
         room = np.zeros(max(out.size, arrays[n].size), np.float32)
