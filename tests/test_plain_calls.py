@@ -362,8 +362,10 @@ def test_unusual_outputs_are_left(layout, rng):
     shared, lengths = memory[:-1].view(np.float32).reshape(out.shape), memory[-B - 1 : -1]
     assert plainly(q, k, v, layout=layout, kv_lengths=memory[-1:].repeat(B), out=shared) is shared
     assert plainly(q, k, v, layout=layout, kv_lengths=lengths, out=shared) is None
-    numbers = memory[: B * HKV * SK].view(np.float32)[: B * HKV * SK].reshape(B, HKV, SK)
-    assert plainly(q, k, v, layout=layout, k_scale=numbers, out=shared) is None
+    numbers = shared.reshape(-1)[: B * HKV * SK].reshape(B, HKV, SK)
+    for name in "k_scale", "v_scale":
+        assert plainly(q, k, v, layout=layout, out=shared, **{name: numbers.copy()}) is shared
+        assert plainly(q, k, v, layout=layout, out=shared, **{name: numbers}) is None
     for n in range(1, 3):
         arrays = [q, k, v]
         room = np.zeros(max(out.size, arrays[n].size), np.float32)
