@@ -4,7 +4,8 @@
  *
  * For each block of keys the tiles of a task are updated in turn, so that K and V come from memory
  * once per task and from the cache for every tile. Where there are few tiles and many keys, chunks
- * of keys are tasks of their own (sequence.h, plan.h).
+ * of keys are tasks of their own (sequence.h, plan.h). Heads whose keys are neighbours in memory
+ * take turns block by block.
  */
 #include "plan.h"
 #include "worker.h"
@@ -21,14 +22,16 @@ static void run_task(void *context, int64_t task, int thread)
     FA_MARK(FA_STAGE_PACK);
     for (int64_t begin = worker.block_begin; begin < worker.block_end;) {
         const int64_t end = fa_worker_load_end(&worker, begin);
-        if (begin % worker.sequence.chunk_blocks == 0 && !plan->split)
-            fa_worker_next_chunk(&worker, begin / worker.sequence.chunk_blocks);
+        const int64_t chunk = begin / worker.sequence.chunk_blocks;
+        if (chunk != worker.chunk) fa_worker_next_chunk(&worker, chunk);
         FA_MARK(FA_STAGE_MERGE);
-        fa_worker_load(&worker, begin, end);
-        FA_MARK(FA_STAGE_LOAD);
-        for (int tile = 0; tile < worker.share.tiles; ++tile)
-            for (int64_t block = begin; block < end;)
-                block = fa_worker_update(&worker, tile, block, end);
+        for (int head = 0; head < worker.share.heads; ++head) {
+            fa_worker_load(&worker, head, begin, end);
+            FA_MARK(FA_STAGE_LOAD);
+            for (int tile = 0; tile < worker.share.tiles; ++tile)
+                for (int64_t block = begin; block < end;)
+                    block = fa_worker_update(&worker, tile, block, end);
+        }
         begin = end;
     }
     fa_worker_stop(&worker);
@@ -70,9 +73,9 @@ static fa_status run(const fa_args *args, int weights)
     const fa_status status = fa_plan_make(&plan, args, weights);
     if (status != FA_OK) return status;
     if (plan.map.states)
-        fa_parallel_for(plan.map.maps * plan.map.tiles, 1, plan.threads, fill_map, &plan);
-    fa_parallel_for(plan.tasks, plan.grain, plan.threads, run_task, &plan);
-    if (plan.split) fa_parallel_for(plan.parts, 1, plan.threads, merge_part, &plan);
+        fa_parallel_for(plan.map.maps * plan.map.tiles, plan.threads, fill_map, &plan);
+    fa_parallel_for(plan.tasks, plan.threads, run_task, &plan);
+    if (plan.split) fa_parallel_for(plan.parts, plan.threads, merge_part, &plan);
     fa_plan_free(&plan);
     FA_CALL(0);
     return FA_OK;

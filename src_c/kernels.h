@@ -24,8 +24,8 @@
 #include "platform.h"
 
 enum {
-    FA_ROWS_AHEAD = 32,  /* K and V are asked for so many keys before they are needed */
-    FA_KEY_PADDING = 48, /* kernels look so far past the last key of a block */
+    FA_ROWS_AHEAD = 64,  /* K and V are asked for so many keys before they are needed */
+    FA_KEY_PADDING = 80, /* kernels look so far past the last key of a block */
     FA_PANEL_ALIGN = 32, /* panels hold a multiple of it, of keys and of features */
     FA_MAX_WIDTH = 64    /* rows of a tile on any instruction set, at most */
 };

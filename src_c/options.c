@@ -25,7 +25,8 @@ static void set_alibi(fa_worker *worker, const fa_worker_tile *tile, int64_t fir
     const int size = worker->plan->kernels->real_size;
     for (int r = 0; r < tile->rows.vectors * worker->plan->kernels->lanes; ++r) {
         const int64_t row = tile->rows.row_begin + (r < tile->rows.rows ? r : tile->rows.rows - 1);
-        const double slope = args->alibi[sequence->index * args->q_heads + fa_head_of(worker, row)];
+        const double slope =
+            args->alibi[sequence->index * args->q_heads + fa_head_of(worker, tile, row)];
         const int64_t position = fa_query_of(worker, row) + sequence->positions.offset;
         fa_put(worker->slope, r, slope * FA_LOG2E, size);
         fa_put(worker->position, r, (double)(position - first), size);

@@ -40,7 +40,7 @@ typedef struct {
     int seats;
     fa_task *run;
     void *context;
-    int64_t tasks, grain;
+    int64_t tasks;
     int lists;
     struct {
         _Alignas(64) atomic_llong next;
@@ -79,11 +79,9 @@ static void work(job *at, int thread)
     for (int n = 0; n < at->lists; ++n) {
         const int list = (thread + n) % at->lists; /* its own one first */
         atomic_llong *next = &at->list[list].next;
-        while ((list + atomic_load_explicit(next, memory_order_relaxed)) * at->grain < at->tasks) {
+        while (list + atomic_load_explicit(next, memory_order_relaxed) < at->tasks) {
             const int64_t turn = atomic_fetch_add_explicit(next, at->lists, memory_order_relaxed);
-            const int64_t task = (list + turn) * at->grain;
-            for (int64_t i = task; i < task + at->grain && i < at->tasks; ++i)
-                at->run(at->context, i, thread);
+            if (list + turn < at->tasks) at->run(at->context, list + turn, thread);
         }
     }
 }
@@ -245,7 +243,7 @@ static void close_job(job *at)
     atomic_store_explicit(&at->state, 0, memory_order_release);
 }
 
-void fa_parallel_for(int64_t tasks, int64_t grain, int threads, fa_task *run, void *context)
+void fa_parallel_for(int64_t tasks, int threads, fa_task *run, void *context)
 {
     if (threads > tasks) threads = (int)tasks;
     if (threads > MAX_HELPERS) threads = MAX_HELPERS;
@@ -259,7 +257,6 @@ void fa_parallel_for(int64_t tasks, int64_t grain, int threads, fa_task *run, vo
     at->run = run;
     at->context = context;
     at->tasks = tasks;
-    at->grain = grain;
     at->lists = threads < LISTS ? threads : LISTS;
     for (int n = 0; n < at->lists; ++n)
         atomic_store_explicit(&at->list[n].next, 0, memory_order_relaxed);
@@ -300,9 +297,9 @@ int fa_max_threads(void)
 int fa_has_threads(void) { return 0; }
 int fa_max_threads(void) { return 1; }
 
-void fa_parallel_for(int64_t tasks, int64_t grain, int threads, fa_task *run, void *context)
+void fa_parallel_for(int64_t tasks, int threads, fa_task *run, void *context)
 {
-    (void)threads, (void)grain;
+    (void)threads;
     run_alone(tasks, run, context);
 }
 #endif

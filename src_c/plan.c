@@ -14,7 +14,7 @@ int64_t fa_line(int64_t bytes) { return (bytes + FA_LINE - 1) / FA_LINE * FA_LIN
 
 static int real_type(fa_dtype dtype) { return dtype == FA_FLOAT64 ? FA_FLOAT64 : FA_FLOAT32; }
 
-static int element_of(const fa_plan *plan, fa_storage storage)
+int fa_element_bytes(const fa_plan *plan, fa_storage storage)
 {
     if (storage == FA_REAL) return plan->kernels->real_size;
     return storage == FA_HALF || storage == FA_BFLOAT ? 2 : 1;
@@ -67,7 +67,7 @@ void fa_set_rows(fa_rows *rows, const fa_plan *plan, const fa_tensor *tensor,
     rows->column_stride = tensor->column;
     rows->columns = columns;
     rows->storage = storage;
-    rows->element = element_of(plan, storage);
+    rows->element = fa_element_bytes(plan, storage);
     rows->table = NULL;
     if (args->block_table && of_keys) {
         rows->table = args->block_table + sequence->index * args->table_width;

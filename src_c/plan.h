@@ -37,11 +37,12 @@ typedef struct {
     int64_t sequences;
     fa_sequence model; /* sequence 0 */
 
-    /* A part of a sequence is `tiles` tiles of one kv head. A task is a part, or with `split` one
-     * chunk of the keys of a part, whose state is kept for a second round, that merges. */
+    /* A part of a sequence is `tiles` tiles of one kv head, or, where tiles are thin, those of
+     * `heads` kv heads. A task is a part, or with `split` some chunks of the keys of a part, whose
+     * states are kept for a second round, that merges. */
     fa_entry *entries; /* [sequences + 1], the longest sequence first */
-    int tiles, split;
-    int64_t grain; /* tasks for one thread in a row: they read what lies together */
+    int tiles, heads;
+    int split; /* chunks of a task, or 0 */
     int64_t tasks, parts;
     int threads;
 
@@ -63,7 +64,7 @@ void fa_plan_sequence(const fa_plan *plan, int64_t index, fa_sequence *sequence)
 
 /* ---- tasks.c ---- */
 
-/* How many threads, how large the parts, whether to split, which tasks stay together. */
+/* How many threads, how large the parts and tasks. */
 void fa_plan_tasks(fa_plan *plan);
 
 /* Fill plan->entries. */
@@ -72,8 +73,8 @@ void fa_plan_entries(fa_plan *plan);
 /* What one task, or one part, is. */
 typedef struct {
     const fa_entry *entry;
-    int64_t kv_head, first_tile, chunk;
-    int tiles;
+    int64_t kv_head, first_tile, first_chunk, chunk_end;
+    int heads, tiles; /* from there on; tiles of each head */
 } fa_share;
 
 fa_share fa_share_of_task(const fa_plan *plan, int64_t task, fa_sequence *sequence);
@@ -81,12 +82,14 @@ fa_share fa_share_of_part(const fa_plan *plan, int64_t part, fa_sequence *sequen
 
 /* Bytes of the state of one tile of a sequence, and where it is kept with `split`. */
 int64_t fa_state_bytes(const fa_plan *plan, const fa_sequence *sequence);
-char *fa_state_at(const fa_plan *plan, const fa_share *share, const fa_sequence *sequence,
-                  int64_t tile, int64_t chunk);
+char *fa_state_at(const fa_plan *plan, const fa_entry *entry, const fa_sequence *sequence,
+                  int64_t kv_head, int64_t tile, int64_t chunk);
 
 /* Rows of one head of one sequence. */
 void fa_set_rows(fa_rows *rows, const fa_plan *plan, const fa_tensor *tensor,
                  const fa_sequence *sequence, int64_t head, int64_t columns, fa_storage storage);
+
+int fa_element_bytes(const fa_plan *plan, fa_storage storage);
 
 /* Scratch is handed out in whole lines. */
 int64_t fa_line(int64_t bytes);

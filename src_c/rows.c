@@ -9,9 +9,9 @@
 
 int64_t fa_query_of(const fa_worker *worker, int64_t row) { return row / worker->plan->group; }
 
-int64_t fa_head_of(const fa_worker *worker, int64_t row)
+int64_t fa_head_of(const fa_worker *worker, const fa_worker_tile *tile, int64_t row)
 {
-    return worker->share.kv_head * worker->plan->group + row % worker->plan->group;
+    return tile->kv_head * worker->plan->group + row % worker->plan->group;
 }
 
 void fa_put(void *array, int64_t index, double value, int real_size)
@@ -31,8 +31,7 @@ void fa_worker_point(const fa_worker *worker, const fa_worker_tile *tile, const 
 {
     const int64_t group = worker->plan->group;
     fa_rows first;
-    fa_set_rows(&first, worker->plan, tensor, &worker->sequence, worker->share.kv_head * group, 0,
-                FA_REAL);
+    fa_set_rows(&first, worker->plan, tensor, &worker->sequence, tile->kv_head * group, 0, FA_REAL);
     int64_t head = tile->rows.row_begin % group, query = tile->rows.row_begin / group;
     for (int r = 0; r < count; ++r) {
         if (r >= tile->rows.rows) {
@@ -125,7 +124,7 @@ static void write_lse(const fa_worker *worker, const fa_worker_tile *tile)
     const int64_t batch = args->cu_q ? 0 : sequence->index;
     for (int r = 0; r < tile->rows.rows; ++r) {
         const int64_t row = tile->rows.row_begin + r;
-        const int64_t head = batch * args->q_heads + fa_head_of(worker, row);
+        const int64_t head = batch * args->q_heads + fa_head_of(worker, tile, row);
         const double m = fa_get(tile->state.m, r, size), l = fa_get(tile->state.l, r, size);
         const double lse = l == 0 ? -INFINITY : (m + log2(l)) / FA_LOG2E;
         const int64_t query = sequence->query_row + fa_query_of(worker, row);

@@ -37,12 +37,19 @@ static void attach(fa_worker *worker, const fa_worker_tile *tile, int64_t chunk,
 {
     const fa_plan *plan = worker->plan;
     const layout at = layout_of(plan, &worker->sequence);
-    const int64_t index = worker->share.first_tile + (tile - worker->tile);
-    char *memory = fa_state_at(plan, &worker->share, &worker->sequence, index, chunk);
+    char *memory = fa_state_at(plan, worker->share.entry, &worker->sequence, tile->kv_head,
+                               tile->index, chunk);
     state->m = memory + at.m;
     state->l = memory + at.l;
     state->o = memory + at.o;
     memcpy(&state->fresh, memory + at.fresh, sizeof state->fresh);
+}
+
+/* What of a state that was pointed there is not there yet. */
+static void keep(const fa_tile *state)
+{
+    char *memory = (char *)state->m - FA_LINE; /* as layout_of has it */
+    memcpy(memory, &state->fresh, sizeof state->fresh);
 }
 
 static void set_sinks(fa_worker *worker, const fa_worker_tile *tile)
@@ -51,7 +58,7 @@ static void set_sinks(fa_worker *worker, const fa_worker_tile *tile)
     const int width = tile->rows.vectors * plan->kernels->lanes;
     for (int r = 0; r < width; ++r) {
         const int row = r < tile->rows.rows ? r : tile->rows.rows - 1;
-        const double sink = plan->args->sinks[fa_head_of(worker, tile->rows.row_begin + row)];
+        const double sink = plan->args->sinks[fa_head_of(worker, tile, tile->rows.row_begin + row)];
         fa_put(worker->sinks, r, sink * FA_LOG2E, plan->kernels->real_size);
     }
 }
@@ -69,11 +76,15 @@ void fa_worker_begin(fa_worker *worker, fa_worker_tile *tile)
     const fa_plan *plan = worker->plan;
     set_first_chunk(worker, tile);
     tile->has_past = 0;
-    if (plan->split) attach(worker, tile, worker->share.chunk, &tile->state);
-    const int sinks =
-        plan->args->sinks && (!plan->split || worker->share.chunk == tile->first_chunk);
-    if (sinks) set_sinks(worker, tile);
-    plan->kernels->begin(&tile->state, sinks ? worker->sinks : NULL);
+    if (plan->args->sinks) set_sinks(worker, tile);
+    if (!plan->split) plan->kernels->begin(&tile->state, plan->args->sinks ? worker->sinks : NULL);
+    /* All of the task's chunks, should there be no block in them; the first one in the end. */
+    for (int64_t chunk = worker->share.chunk_end; plan->split && chunk-- > worker->chunk;) {
+        const int sinks = plan->args->sinks && chunk == tile->first_chunk;
+        attach(worker, tile, chunk, &tile->state);
+        plan->kernels->begin(&tile->state, sinks ? worker->sinks : NULL);
+        keep(&tile->state);
+    }
 }
 
 static void put_past(fa_worker *worker, fa_worker_tile *tile)
@@ -91,8 +102,14 @@ static void put_past(fa_worker *worker, fa_worker_tile *tile)
 
 void fa_worker_next_chunk(fa_worker *worker, int64_t chunk)
 {
-    for (int n = 0; n < worker->share.tiles; ++n) {
+    worker->chunk = chunk;
+    for (int n = 0; n < worker->tiles; ++n) {
         fa_worker_tile *tile = &worker->tile[n];
+        if (worker->plan->split) {
+            keep(&tile->state);
+            attach(worker, tile, chunk, &tile->state);
+            continue;
+        }
         if (chunk <= tile->first_chunk) continue;
         put_past(worker, tile);
         worker->plan->kernels->begin(&tile->state, NULL);
@@ -101,7 +118,7 @@ void fa_worker_next_chunk(fa_worker *worker, int64_t chunk)
 
 void fa_worker_fold(fa_worker *worker)
 {
-    for (int n = 0; n < worker->share.tiles; ++n) {
+    for (int n = 0; n < worker->tiles; ++n) {
         fa_worker_tile *tile = &worker->tile[n];
         if (!tile->has_past) continue;
         put_past(worker, tile);
@@ -111,11 +128,7 @@ void fa_worker_fold(fa_worker *worker)
 
 void fa_worker_keep(fa_worker *worker)
 {
-    for (int n = 0; n < worker->share.tiles; ++n) {
-        fa_tile *state = &worker->tile[n].state;
-        char *memory = (char *)state->m - FA_LINE; /* as layout_of has it */
-        memcpy(memory, &state->fresh, sizeof state->fresh);
-    }
+    for (int n = 0; n < worker->tiles; ++n) keep(&worker->tile[n].state);
 }
 
 void fa_worker_collect(fa_worker *worker, fa_worker_tile *tile)

@@ -18,13 +18,30 @@ static const struct sizes {
 enum {
     /* Of all chunks together; beyond it, rather fewer tasks. */
     STATE_BYTES = 32 * 1024 * 1024,
+    /* Of K and V, per thread, until they are needed. */
+    AHEAD_BYTES = 256 * 1024,
 };
 /* Below this many multiplications another thread costs more than it brings. */
 static const double SERIAL_WORK = 1e5;
 
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static int heads_of(const fa_plan *plan, const fa_sequence *sequence)
+{
+    return sequence->thin ? plan->heads : 1;
+}
+
 static int64_t parts_of(const fa_plan *plan, const fa_sequence *sequence)
 {
-    return (sequence->tiling.tiles + plan->tiles - 1) / plan->tiles * plan->args->kv_heads;
+    return divide_up(sequence->tiling.tiles, plan->tiles) *
+           divide_up(plan->args->kv_heads, heads_of(plan, sequence));
+}
+
+/* Chunks are dealt out so many at a time: the first keys of a task have not been asked for. */
+static int64_t tasks_of_part(const fa_plan *plan, const fa_sequence *sequence)
+{
+    return plan->split ? divide_up(sequence->chunks, plan->split) : 1;
 }
 
 static double cost_of(const fa_sequence *sequence, int64_t tiles)
@@ -34,8 +51,9 @@ static double cost_of(const fa_sequence *sequence, int64_t tiles)
     return (double)(keys + 16) * (double)tiles; /* no keys are some work too */
 }
 
-/* Whether the heads of a key, or of a page, are neighbours in memory: what the machine reads ahead
- * of one head is then what the next one needs, if it is not long until then. */
+/* Whether the heads of a key, or of a page, are neighbours in memory. The machine reads ahead what
+ * follows in memory, not what follows of a head: on Zen 4 one head after another came at 8 GB/s,
+ * the heads of a block after another at 20. */
 static int heads_lie_together(const fa_args *args)
 {
     const int64_t run = args->block_table ? args->page_keys : 1; /* keys of a head on end */
@@ -54,51 +72,78 @@ static int64_t tile_bytes(const fa_plan *plan)
     return queries + 2 * width * plan->value_depth * kernels->real_size;
 }
 
-/* How many threads, how many tiles a task, and whether the keys of a part are split: when the
- * longest task would be long against a thread's share of all. */
+/* Of all sequences. */
+typedef struct {
+    double work; /* multiplications */
+    double cost, longest_task;
+    int64_t tiles, most_tiles, most_chunks, tasks, state_bytes;
+} totals;
+
+static totals total_of(const fa_plan *plan)
+{
+    const int64_t heads = plan->args->kv_heads, depth = plan->args->depth + plan->args->value_depth;
+    totals all = {.most_chunks = 1};
+    for (int64_t n = 0; n < plan->sequences; ++n) {
+        fa_sequence sequence;
+        fa_plan_sequence(plan, n, &sequence);
+        const int64_t own = sequence.tiling.tiles, chunks = sequence.chunks;
+        const int64_t tiles = (own < plan->tiles ? own : plan->tiles) * heads_of(plan, &sequence);
+        const double task = cost_of(&sequence, tiles) / (double)tasks_of_part(plan, &sequence);
+        all.work += (double)(sequence.tiling.rows * depth) * cost_of(&sequence, heads);
+        all.cost += cost_of(&sequence, own * heads);
+        all.tiles += own * heads;
+        all.tasks += parts_of(plan, &sequence) * tasks_of_part(plan, &sequence);
+        all.state_bytes += fa_state_bytes(plan, &sequence) * own * heads * chunks;
+        if (task > all.longest_task) all.longest_task = task;
+        if (own > all.most_tiles) all.most_tiles = own;
+        if (chunks > all.most_chunks) all.most_chunks = chunks;
+    }
+    return all;
+}
+
+/* Tiles of a part: many, so that keys are read seldom, but enough parts for all threads. */
+static int tiles_for(const fa_plan *plan, const struct sizes *of, const totals *all)
+{
+    int64_t tiles = all->tiles / ((int64_t)plan->threads * of->per_thread);
+    if (plan->threads == 1 || tiles > of->tiles) tiles = of->tiles;
+    if (tiles > all->most_tiles) tiles = all->most_tiles;
+    if (tiles > of->bytes / tile_bytes(plan)) tiles = of->bytes / tile_bytes(plan);
+    if (tiles < 1) tiles = 1;
+    const int64_t parts = divide_up(all->most_tiles, tiles); /* as even as can be */
+    return parts ? (int)divide_up(all->most_tiles, parts) : 1;
+}
+
+/* So many that what is asked for ahead stays in the second-level cache; in even groups. */
+static int heads_for(const fa_plan *plan)
+{
+    const fa_args *args = plan->args;
+    const int64_t numbers = FA_ROWS_AHEAD * (args->depth + args->value_depth);
+    const int64_t most = AHEAD_BYTES / (numbers * fa_element_bytes(plan, plan->kv_storage));
+    int64_t heads = most < FA_MAX_TILES ? most : FA_MAX_TILES;
+    if (heads < 1 || plan->weights || !heads_lie_together(args)) heads = 1;
+    return (int)divide_up(args->kv_heads, divide_up(args->kv_heads, heads));
+}
+
+/* How many threads, how many tiles and heads a task, and whether the keys of a part are split: when
+ * the longest task would be long against a thread's share of all. */
 void fa_plan_tasks(fa_plan *plan)
 {
     const fa_args *args = plan->args;
     const struct sizes *of = plan->matrix ? &MATRIX_SIZES : &SIZES;
-    double work = 0, cost = 0, longest = 0;
-    int64_t tiles = 0, most_tiles = 0;
-    for (int64_t n = 0; n < plan->sequences; ++n) {
-        fa_sequence sequence;
-        fa_plan_sequence(plan, n, &sequence);
-        work += (double)sequence.tiling.rows * cost_of(&sequence, args->kv_heads);
-        tiles += sequence.tiling.tiles * args->kv_heads;
-        if (sequence.tiling.tiles > most_tiles) most_tiles = sequence.tiling.tiles;
-    }
-    work *= (double)(args->depth + args->value_depth);
-    plan->threads = work < SERIAL_WORK ? 1 : fa_threads_for(args->threads);
-
-    tiles /= (int64_t)plan->threads * of->per_thread;
-    if (plan->threads == 1 || tiles > of->tiles) tiles = of->tiles;
-    if (tiles > most_tiles) tiles = most_tiles;
-    if (tiles > of->bytes / tile_bytes(plan)) tiles = of->bytes / tile_bytes(plan);
-    if (tiles < 1) tiles = 1;
-    const int64_t parts = (most_tiles + tiles - 1) / tiles; /* as even as can be */
-    plan->tiles = parts ? (int)((most_tiles + parts - 1) / parts) : 1;
-
-    int64_t chunks = 1, all_chunks = 0, states = 0, thin = 0;
-    for (int64_t n = 0; n < plan->sequences; ++n) {
-        fa_sequence sequence;
-        fa_plan_sequence(plan, n, &sequence);
-        const int64_t own = sequence.tiling.tiles;
-        const double part = cost_of(&sequence, own < plan->tiles ? own : plan->tiles);
-        cost += cost_of(&sequence, own * args->kv_heads);
-        if (part > longest) longest = part;
-        if (sequence.thin) ++thin;
-        if (sequence.chunks > chunks) chunks = sequence.chunks;
-        all_chunks += sequence.chunks;
-        states += fa_state_bytes(plan, &sequence) * own * args->kv_heads * sequence.chunks;
-    }
-    const double share = cost / (plan->threads * (of->per_thread / 2.0));
-    const int together = thin == plan->sequences && heads_lie_together(args);
-    plan->split = plan->threads > 1 && chunks > 1 && (longest > share || together) &&
-                  states <= STATE_BYTES && !plan->weights;
-    const int enough = all_chunks >= (int64_t)plan->threads * of->per_thread;
-    plan->grain = plan->split && together && enough ? args->kv_heads : 1;
+    plan->tiles = plan->heads = 1;
+    totals all = total_of(plan);
+    plan->threads = all.work < SERIAL_WORK ? 1 : fa_threads_for(args->threads);
+    plan->tiles = tiles_for(plan, of, &all);
+    plan->heads = heads_for(plan);
+    if (plan->threads == 1) return;
+    const double share = all.cost / (plan->threads * (of->per_thread / 2.0));
+    plan->split = all.most_chunks > 1 && all.state_bytes <= STATE_BYTES && !plan->weights &&
+                  total_of(plan).longest_task > share;
+    while (plan->heads > 1 && total_of(plan).longest_task > share)
+        plan->heads = (plan->heads + 1) / 2;
+    if (!plan->split) return;
+    const int64_t run = total_of(plan).tasks / ((int64_t)plan->threads * SIZES.per_thread);
+    if (run > 1) plan->split = (int)run;
 }
 
 static int longest_first(const void *a, const void *b)
@@ -132,7 +177,7 @@ void fa_plan_entries(fa_plan *plan)
         fa_plan_sequence(plan, entry->sequence, &sequence);
         const int64_t parts = parts_of(plan, &sequence);
         part += parts;
-        task += plan->split ? parts * sequence.chunks : parts;
+        task += parts * tasks_of_part(plan, &sequence);
         state += fa_state_bytes(plan, &sequence) * sequence.tiling.tiles * args->kv_heads *
                  sequence.chunks;
     }
@@ -156,8 +201,11 @@ static const fa_entry *entry_of(const fa_plan *plan, int64_t index, int of_parts
 static fa_share share_of(const fa_plan *plan, const fa_entry *entry, int64_t part,
                          const fa_sequence *sequence)
 {
-    const int64_t head_parts = (sequence->tiling.tiles + plan->tiles - 1) / plan->tiles;
-    fa_share share = {.entry = entry, .kv_head = part / head_parts};
+    const int64_t head_parts = divide_up(sequence->tiling.tiles, plan->tiles);
+    const int heads = heads_of(plan, sequence);
+    fa_share share = {.entry = entry, .kv_head = part / head_parts * heads};
+    const int64_t heads_left = plan->args->kv_heads - share.kv_head;
+    share.heads = heads_left < heads ? (int)heads_left : heads;
     share.first_tile = (head_parts - 1 - part % head_parts) * plan->tiles;
     const int64_t left = sequence->tiling.tiles - share.first_tile;
     share.tiles = left < plan->tiles ? (int)left : plan->tiles;
@@ -171,21 +219,21 @@ fa_share fa_share_of_part(const fa_plan *plan, int64_t part, fa_sequence *sequen
     return share_of(plan, entry, part - entry->first_part, sequence);
 }
 
-/* With `split`, chunk by chunk: see heads_lie_together. */
 fa_share fa_share_of_task(const fa_plan *plan, int64_t task, fa_sequence *sequence)
 {
     const fa_entry *entry = entry_of(plan, task, 0);
     fa_plan_sequence(plan, entry->sequence, sequence);
     const int64_t parts = parts_of(plan, sequence), own = task - entry->first_task;
     fa_share share = share_of(plan, entry, own % parts, sequence);
-    share.chunk = own / parts;
+    share.first_chunk = own / parts * plan->split;
+    share.chunk_end = smaller(share.first_chunk + plan->split, sequence->chunks);
     return share;
 }
 
-char *fa_state_at(const fa_plan *plan, const fa_share *share, const fa_sequence *sequence,
-                  int64_t tile, int64_t chunk)
+char *fa_state_at(const fa_plan *plan, const fa_entry *entry, const fa_sequence *sequence,
+                  int64_t kv_head, int64_t tile, int64_t chunk)
 {
-    const int64_t row = share->kv_head * sequence->tiling.tiles + tile;
-    return plan->states + share->entry->first_state +
+    const int64_t row = kv_head * sequence->tiling.tiles + tile;
+    return plan->states + entry->first_state +
            (row * sequence->chunks + chunk) * fa_state_bytes(plan, sequence);
 }

@@ -58,8 +58,8 @@ static void take_all(fa_worker *worker, const fa_plan *plan, arena *from)
     shared.s = take(from, (block + FA_KEY_PADDING) * width * size);
     shared.p = matrix ? take(from, matrix->panel_bytes(block, width)) : NULL;
     shared.spare = take(from, padded(value_depth, 4 * kernels->lanes) * kernels->lanes * size);
-    for (int tile = 0; tile < plan->tiles; ++tile)
-        take_tile(&worker->tile[tile], plan, from, &shared);
+    const int tiles = plan->tiles > plan->heads ? plan->tiles : plan->heads;
+    for (int tile = 0; tile < tiles; ++tile) take_tile(&worker->tile[tile], plan, from, &shared);
     worker->k_panels = matrix ? take(from, matrix->panel_bytes(matrix->load_keys, depth)) : NULL;
     worker->v_panels =
         matrix ? take(from, matrix->panel_bytes(matrix->load_keys, value_depth)) : NULL;
@@ -94,11 +94,14 @@ int64_t fa_scratch_bytes(const fa_plan *plan)
 
 /* ---- start ---- */
 
-static void place_tile(fa_worker *worker, fa_worker_tile *tile, int64_t index)
+static void place_tile(fa_worker *worker, fa_worker_tile *tile)
 {
     const fa_plan *plan = worker->plan;
     const fa_sequence *sequence = &worker->sequence;
-    tile->rows = fa_tile_at(&sequence->tiling, index);
+    const int place = (int)(tile - worker->tile), tiles = worker->share.tiles;
+    tile->kv_head = worker->share.kv_head + place / tiles;
+    tile->index = worker->share.first_tile + place % tiles;
+    tile->rows = fa_tile_at(&sequence->tiling, tile->index);
     const int64_t row_end = tile->rows.row_begin + tile->rows.rows;
     tile->span = fa_span_of(&sequence->positions, fa_query_of(worker, tile->rows.row_begin),
                             fa_query_of(worker, row_end - 1) + 1);
@@ -108,7 +111,7 @@ static void place_tile(fa_worker *worker, fa_worker_tile *tile, int64_t index)
     tile->packed = 0;
     tile->states = NULL;
     if (plan->map.states)
-        tile->states = fa_blockmap_row(&plan->map, sequence->index, worker->share.kv_head, index);
+        tile->states = fa_blockmap_row(&plan->map, sequence->index, tile->kv_head, tile->index);
 }
 
 /* worker->sequence and ->share are set: everything else. */
@@ -133,8 +136,10 @@ static void prepare(fa_worker *worker, const fa_plan *plan, int thread)
         fa_set_rows(&worker->v, plan, &args->v, sequence, kv_head, args->value_depth, storage);
     if (!plan->weights && args->v_scale.data)
         fa_set_rows(&worker->v_scale, plan, &args->v_scale, sequence, kv_head, 1, FA_REAL);
-    for (int n = 0; n < worker->share.tiles; ++n)
-        place_tile(worker, &worker->tile[n], worker->share.first_tile + n);
+    worker->tiles = worker->share.heads * worker->share.tiles;
+    worker->head = 0;
+    worker->chunk = worker->share.first_chunk;
+    for (int n = 0; n < worker->tiles; ++n) place_tile(worker, &worker->tile[n]);
 }
 
 void fa_worker_start(fa_worker *worker, const fa_plan *plan, int64_t task, int thread)
@@ -142,7 +147,7 @@ void fa_worker_start(fa_worker *worker, const fa_plan *plan, int64_t task, int t
     worker->share = fa_share_of_task(plan, task, &worker->sequence);
     prepare(worker, plan, thread);
     int64_t begin = INT64_MAX, end = 0;
-    for (int n = 0; n < worker->share.tiles; ++n) {
+    for (int n = 0; n < worker->tiles; ++n) {
         fa_worker_tile *tile = &worker->tile[n];
         fa_worker_pack(worker, tile);
         fa_worker_begin(worker, tile);
@@ -154,9 +159,11 @@ void fa_worker_start(fa_worker *worker, const fa_plan *plan, int64_t task, int t
     worker->block_begin = begin < end ? begin / key_block : 0;
     worker->block_end = begin < end ? (end + key_block - 1) / key_block : 0;
     if (plan->split) {
-        const int64_t first = worker->share.chunk * worker->sequence.chunk_blocks;
-        worker->block_begin = larger(worker->block_begin, first);
-        worker->block_end = smaller(worker->block_end, first + worker->sequence.chunk_blocks);
+        const int64_t blocks = worker->sequence.chunk_blocks;
+        worker->block_begin = larger(worker->block_begin, worker->share.first_chunk * blocks);
+        worker->block_end = smaller(worker->block_end, worker->share.chunk_end * blocks);
+    } else {
+        worker->chunk = worker->block_begin / worker->sequence.chunk_blocks;
     }
     if (worker->sequence.matrix) worker->sequence.matrix->enter();
 }
@@ -170,7 +177,7 @@ void fa_worker_resume(fa_worker *worker, const fa_plan *plan, int64_t part, int 
 {
     worker->share = fa_share_of_part(plan, part, &worker->sequence);
     prepare(worker, plan, thread);
-    for (int n = 0; n < worker->share.tiles; ++n) fa_worker_collect(worker, &worker->tile[n]);
+    for (int n = 0; n < worker->tiles; ++n) fa_worker_collect(worker, &worker->tile[n]);
 }
 
 /* ---- one block ---- */
@@ -222,9 +229,21 @@ int64_t fa_worker_load_end(const fa_worker *worker, int64_t block)
     return smaller((block / blocks + 1) * blocks, worker->block_end);
 }
 
-/* Only keys that exist for this sequence are touched: rows [first_key, key_end). */
-void fa_worker_load(fa_worker *worker, int64_t block, int64_t last)
+static void turn_to(fa_worker *worker, int head)
 {
+    const fa_args *args = worker->plan->args;
+    const int64_t step = head - worker->head;
+    worker->head = head;
+    worker->k.base += step * args->k.head;
+    worker->v.base += step * args->v.head;
+    if (args->k_scale.data) worker->k_scale.base += step * args->k_scale.head;
+    if (args->v_scale.data) worker->v_scale.base += step * args->v_scale.head;
+}
+
+/* Only keys that exist for this sequence are touched: rows [first_key, key_end). */
+void fa_worker_load(fa_worker *worker, int head, int64_t block, int64_t last)
+{
+    if (head != worker->head) turn_to(worker, head);
     const fa_positions *positions = &worker->sequence.positions;
     const int64_t key_block = worker->sequence.key_block;
     const int64_t end = smaller(worker->block_end * key_block, positions->end);
@@ -331,7 +350,7 @@ static int64_t last_alike(const fa_worker *worker, const fa_worker_tile *tile, i
 
 int64_t fa_worker_update(fa_worker *worker, int index, int64_t block, int64_t end)
 {
-    fa_worker_tile *tile = &worker->tile[index];
+    fa_worker_tile *tile = &worker->tile[worker->head * worker->share.tiles + index];
     const int64_t last = last_alike(worker, tile, block, end);
     const fa_range range = needed(worker, tile, block, last);
     if (range.begin < range.end) update_range(worker, tile, block, range);
@@ -342,7 +361,7 @@ int64_t fa_worker_update(fa_worker *worker, int index, int64_t block, int64_t en
 
 void fa_worker_finish(fa_worker *worker)
 {
-    for (int n = 0; n < worker->share.tiles; ++n) fa_worker_write(worker, &worker->tile[n]);
+    for (int n = 0; n < worker->tiles; ++n) fa_worker_write(worker, &worker->tile[n]);
 }
 
 /* The weights of every tile, once m and l are final. Keys of skipped blocks have weight 0. */
@@ -350,14 +369,14 @@ void fa_worker_weigh(fa_worker *worker)
 {
     const fa_plan *plan = worker->plan;
     const int size = plan->kernels->real_size;
-    for (int n = 0; n < worker->share.tiles; ++n) {
+    for (int n = 0; n < worker->tiles; ++n) {
         fa_worker_tile *tile = &worker->tile[n];
         fa_worker_point(worker, tile, &plan->args->out, tile->rows.rows, worker->rows);
         for (int r = 0; r < tile->rows.rows; ++r)
             memset(worker->rows[r], 0, (size_t)(plan->args->keys * size));
         for (int64_t block = worker->block_begin; block < worker->block_end; ++block) {
             void *rows[FA_MAX_WIDTH];
-            fa_worker_load(worker, block, block + 1);
+            fa_worker_load(worker, 0, block, block + 1);
             const fa_range range = needed(worker, tile, block, block + 1);
             if (range.begin >= range.end) continue;
             const fa_block part = block_of(worker, tile, block, range);

@@ -10,7 +10,8 @@
 typedef struct {
     fa_tile state, past;
     int has_past;
-    int64_t first_chunk; /* of the keys that its queries see */
+    int64_t kv_head, index; /* which tile of which head it is */
+    int64_t first_chunk;    /* of the keys that its queries see */
     fa_tile_rows rows;
     fa_span span;          /* keys that its queries see */
     const uint8_t *states; /* of the blocks of an explicit mask, or NULL */
@@ -22,12 +23,15 @@ typedef struct {
     const fa_plan *plan;
     fa_sequence sequence;
     fa_share share;
-    fa_rows k, v, k_scale, v_scale;
-    int k_copied, v_copied; /* or else kernels read the rows themselves */
-    int panels;             /* the keys at hand are in panels, */
-    int widened;            /* or in rows of the kernels' type */
+    int tiles;                      /* of all heads of the share, head by head */
+    int head;                       /* of the share: */
+    fa_rows k, v, k_scale, v_scale; /* its rows */
+    int k_copied, v_copied;         /* or else kernels read the rows themselves */
+    int panels;                     /* the keys at hand are in panels, */
+    int widened;                    /* or in rows of the kernels' type */
     fa_worker_tile tile[FA_MAX_TILES];
     int64_t block_begin, block_end; /* blocks that some tile needs */
+    int64_t chunk;                  /* whose state the tiles have */
 
     int64_t first_row;          /* of those at hand; panels begin with it */
     int64_t first_key, key_end; /* keys at hand: of one or more blocks */
@@ -54,33 +58,36 @@ void fa_worker_start(fa_worker *worker, const fa_plan *plan, int64_t task, int t
 void fa_worker_resume(fa_worker *worker, const fa_plan *plan, int64_t part, int thread);
 /* After the last block. */
 void fa_worker_stop(fa_worker *worker);
-/* Bring the keys of blocks [block, end); so many are brought together. */
+/* Bring the keys of blocks [block, end) of one of the share's heads; so many are brought together.
+ */
 int64_t fa_worker_load_end(const fa_worker *worker, int64_t block);
-void fa_worker_load(fa_worker *worker, int64_t block, int64_t end);
-/* A tile, by the keys of a block, or of some from there on; the first one that is left. */
+void fa_worker_load(fa_worker *worker, int head, int64_t block, int64_t end);
+/* A tile of that head, by the keys of a block, or of some from there on; the first one that is
+ * left. */
 int64_t fa_worker_update(fa_worker *worker, int tile, int64_t block, int64_t end);
 void fa_worker_weigh(fa_worker *worker);
 void fa_worker_finish(fa_worker *worker);
 
 /* ---- state.c: chunks ---- */
 
-/* Begin the state of a tile whose queries are packed. */
+/* Begin the states of a tile whose queries are packed. */
 void fa_worker_begin(fa_worker *worker, fa_worker_tile *tile);
 
-/* The next block is the first one of `chunk`: what was done so far becomes the past. */
+/* The next block is of another chunk: what was done so far becomes the past, or with plan->split is
+ * kept in the plan's memory. */
 void fa_worker_next_chunk(fa_worker *worker, int64_t chunk);
 
-/* After the last block: the state over all chunks. */
+/* After the last block: the state over all chunks, or the last one kept as well. */
 void fa_worker_fold(fa_worker *worker);
-
-/* With plan->split: states live in the plan's memory, one per chunk; put together in the end. */
 void fa_worker_keep(fa_worker *worker);
+
+/* The state over all chunks that were kept. */
 void fa_worker_collect(fa_worker *worker, fa_worker_tile *tile);
 
 /* ---- rows.c: rows of tiles and blocks between memory and kernels ---- */
 
 int64_t fa_query_of(const fa_worker *worker, int64_t row);
-int64_t fa_head_of(const fa_worker *worker, int64_t row);
+int64_t fa_head_of(const fa_worker *worker, const fa_worker_tile *tile, int64_t row);
 
 /* The addresses of the tile's rows in a tensor, `count` of them; past the last row, that row. */
 void fa_worker_point(const fa_worker *worker, const fa_worker_tile *tile, const fa_tensor *tensor,

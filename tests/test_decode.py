@@ -85,6 +85,21 @@ def test_bits_do_not_depend_on_the_split(isa, options, rng):
             np.testing.assert_array_equal(a[b : b + 1], c)
 
 
+@pytest.mark.parametrize("depth", [24, 200])  # three heads at a time, and two, then one
+@pytest.mark.parametrize("options", OPTIONS)
+def test_heads_side_by_side(isa, options, depth, rng):
+    """Heads that take turns, block by block: the bits of heads one after another."""
+    q, k, v = cases.tensors(
+        rng, "float32", batch=2, q_heads=6, kv_heads=3, queries=3, keys=1301, depth=depth
+    )
+    apart = run(isa, q, k, v, num_threads=1, **OPTIONS[options])
+    k, v = (x.swapaxes(1, 2).copy().swapaxes(1, 2) for x in (k, v))
+    for threads in (1, 2, 3, 8):
+        got = run(isa, q, k, v, num_threads=threads, **OPTIONS[options])
+        for a, b in zip(apart, got, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
 def test_nan_at_forbidden_keys(isa, dtype, rng):
     q, k, v = cases.tensors(rng, dtype, q_heads=4, kv_heads=1, queries=2, keys=1000, depth=16)
     k[:, :, 950:], v[:, :, :30], v[:, :, 700] = np.nan, np.inf, np.nan
