@@ -76,13 +76,16 @@ void fa_worker_begin(fa_worker *worker, fa_worker_tile *tile)
     const fa_plan *plan = worker->plan;
     set_first_chunk(worker, tile);
     tile->has_past = 0;
-    if (plan->args->sinks) set_sinks(worker, tile);
-    if (!plan->split) plan->kernels->begin(&tile->state, plan->args->sinks ? worker->sinks : NULL);
+    const void *sinks = plan->args->sinks ? worker->sinks : NULL;
+    if (sinks) set_sinks(worker, tile);
+    if (!plan->split) {
+        plan->kernels->begin(&tile->state, sinks);
+        return;
+    }
     /* All of the task's chunks, should there be no block in them; the first one in the end. */
-    for (int64_t chunk = worker->share.chunk_end; plan->split && chunk-- > worker->chunk;) {
-        const int sinks = plan->args->sinks && chunk == tile->first_chunk;
+    for (int64_t chunk = worker->share.chunk_end; chunk-- > worker->share.first_chunk;) {
         attach(worker, tile, chunk, &tile->state);
-        plan->kernels->begin(&tile->state, sinks ? worker->sinks : NULL);
+        plan->kernels->begin(&tile->state, chunk == tile->first_chunk ? sinks : NULL);
         keep(&tile->state);
     }
 }

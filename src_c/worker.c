@@ -94,14 +94,13 @@ int64_t fa_scratch_bytes(const fa_plan *plan)
 
 /* ---- start ---- */
 
-static void place_tile(fa_worker *worker, fa_worker_tile *tile)
+static void place_tile(fa_worker *worker, fa_worker_tile *tile, int64_t kv_head, int64_t index)
 {
     const fa_plan *plan = worker->plan;
     const fa_sequence *sequence = &worker->sequence;
-    const int place = (int)(tile - worker->tile), tiles = worker->share.tiles;
-    tile->kv_head = worker->share.kv_head + place / tiles;
-    tile->index = worker->share.first_tile + place % tiles;
-    tile->rows = fa_tile_at(&sequence->tiling, tile->index);
+    tile->kv_head = kv_head;
+    tile->index = index;
+    tile->rows = fa_tile_at(&sequence->tiling, index);
     const int64_t row_end = tile->rows.row_begin + tile->rows.rows;
     tile->span = fa_span_of(&sequence->positions, fa_query_of(worker, tile->rows.row_begin),
                             fa_query_of(worker, row_end - 1) + 1);
@@ -111,7 +110,7 @@ static void place_tile(fa_worker *worker, fa_worker_tile *tile)
     tile->packed = 0;
     tile->states = NULL;
     if (plan->map.states)
-        tile->states = fa_blockmap_row(&plan->map, sequence->index, tile->kv_head, tile->index);
+        tile->states = fa_blockmap_row(&plan->map, sequence->index, kv_head, index);
 }
 
 /* worker->sequence and ->share are set: everything else. */
@@ -136,10 +135,13 @@ static void prepare(fa_worker *worker, const fa_plan *plan, int thread)
         fa_set_rows(&worker->v, plan, &args->v, sequence, kv_head, args->value_depth, storage);
     if (!plan->weights && args->v_scale.data)
         fa_set_rows(&worker->v_scale, plan, &args->v_scale, sequence, kv_head, 1, FA_REAL);
-    worker->tiles = worker->share.heads * worker->share.tiles;
     worker->head = 0;
     worker->chunk = worker->share.first_chunk;
-    for (int n = 0; n < worker->tiles; ++n) place_tile(worker, &worker->tile[n]);
+    worker->tiles = 0;
+    for (int head = 0; head < worker->share.heads; ++head)
+        for (int n = 0; n < worker->share.tiles; ++n)
+            place_tile(worker, &worker->tile[worker->tiles++], kv_head + head,
+                       worker->share.first_tile + n);
 }
 
 void fa_worker_start(fa_worker *worker, const fa_plan *plan, int64_t task, int thread)
@@ -162,8 +164,6 @@ void fa_worker_start(fa_worker *worker, const fa_plan *plan, int64_t task, int t
         const int64_t blocks = worker->sequence.chunk_blocks;
         worker->block_begin = larger(worker->block_begin, worker->share.first_chunk * blocks);
         worker->block_end = smaller(worker->block_end, worker->share.chunk_end * blocks);
-    } else {
-        worker->chunk = worker->block_begin / worker->sequence.chunk_blocks;
     }
     if (worker->sequence.matrix) worker->sequence.matrix->enter();
 }
