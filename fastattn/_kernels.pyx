@@ -13,6 +13,7 @@ from fastattn import _core
 cdef extern from "kernels.h":
     enum:
         FA_KEY_PADDING
+        FA_ROWS_AHEAD
 
     ctypedef enum fa_mask_type:
         FA_MASK_NONE
@@ -58,6 +59,8 @@ cdef extern from "kernels.h":
         int keys
         const void *const *k
         const void *const *v
+        const void *const *k_ahead
+        const void *const *v_ahead
         fa_storage storage
         int first
         const float *k_scales
@@ -238,11 +241,13 @@ cdef class Tile:
         cdef fa_modifiers c_modifiers
         cdef void (*stage)(fa_tile *, const fa_block *) noexcept nogil
         cdef int64_t turn
-        k_rows = pointers(k, len(k), FA_KEY_PADDING)
-        v_rows = pointers(v, len(k), FA_KEY_PADDING) if v is not None else None
         block.keys = len(k)
+        k_rows = pointers(k, len(k), FA_ROWS_AHEAD + FA_KEY_PADDING)
+        v_rows = pointers(v, len(k), FA_ROWS_AHEAD + FA_KEY_PADDING) if v is not None else None
         block.k = <const void *const *><uintptr_t>address(k_rows)
         block.v = <const void *const *><uintptr_t>address(v_rows)
+        block.k_ahead = block.k + FA_ROWS_AHEAD
+        block.v_ahead = block.v + FA_ROWS_AHEAD if v is not None else NULL
         block.storage, block.first = FA_REAL, v is not None
         block.k_scales = block.v_scales = NULL
         block.modifiers = NULL

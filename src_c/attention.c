@@ -13,54 +13,53 @@
 #include "parallel.h"
 #include "profile.h"
 
-static void run_task(void *context, int64_t task, int thread)
+static void run_task(void *context, int64_t task, int64_t next, int thread)
 {
     const fa_plan *plan = context;
-    fa_worker worker;
     FA_ENTER(thread);
-    fa_worker_start(&worker, plan, task, thread);
+    fa_worker *worker = fa_worker_start(plan, task, next, thread);
     FA_MARK(FA_STAGE_PACK);
-    for (int64_t begin = worker.block_begin; begin < worker.block_end;) {
-        const int64_t end = fa_worker_load_end(&worker, begin);
-        const int64_t chunk = begin / worker.sequence.chunk_blocks;
-        if (chunk != worker.chunk) fa_worker_next_chunk(&worker, chunk);
+    for (int64_t begin = worker->block_begin; begin < worker->block_end;) {
+        const int64_t end = fa_worker_load_end(worker, begin);
+        const int64_t chunk = begin / worker->sequence.chunk_blocks;
+        if (chunk != worker->chunk) fa_worker_next_chunk(worker, chunk);
         FA_MARK(FA_STAGE_MERGE);
-        for (int head = 0; head < worker.share.heads; ++head) {
-            fa_worker_load(&worker, head, begin, end);
+        for (int head = 0; head < worker->share.heads; ++head) {
+            fa_worker_load(worker, head, begin, end);
             FA_MARK(FA_STAGE_LOAD);
-            for (int tile = 0; tile < worker.share.tiles; ++tile)
+            for (int tile = 0; tile < worker->share.tiles; ++tile)
                 for (int64_t block = begin; block < end;)
-                    block = fa_worker_update(&worker, tile, block, end);
+                    block = fa_worker_update(worker, tile, block, end);
         }
         begin = end;
     }
-    fa_worker_stop(&worker);
+    fa_worker_stop(worker);
     if (plan->split) {
-        fa_worker_keep(&worker);
+        fa_worker_keep(worker);
         FA_MARK(FA_STAGE_MERGE);
         return;
     }
-    fa_worker_fold(&worker);
+    fa_worker_fold(worker);
     FA_MARK(FA_STAGE_MERGE);
-    if (plan->weights) fa_worker_weigh(&worker);
-    fa_worker_finish(&worker);
+    if (plan->weights) fa_worker_weigh(worker);
+    fa_worker_finish(worker);
     FA_MARK(FA_STAGE_WRITE);
 }
 
-static void merge_part(void *context, int64_t part, int thread)
+static void merge_part(void *context, int64_t part, int64_t next, int thread)
 {
-    fa_worker worker;
+    (void)next;
     FA_ENTER(thread);
-    fa_worker_resume(&worker, context, part, thread);
+    fa_worker *worker = fa_worker_resume(context, part, thread);
     FA_MARK(FA_STAGE_MERGE);
-    fa_worker_finish(&worker);
+    fa_worker_finish(worker);
     FA_MARK(FA_STAGE_WRITE);
 }
 
-static void fill_map(void *context, int64_t index, int thread)
+static void fill_map(void *context, int64_t index, int64_t next, int thread)
 {
     const fa_plan *plan = context;
-    (void)thread;
+    (void)next, (void)thread;
     FA_ENTER(thread);
     fa_blockmap_fill(&plan->map_plan, &plan->map, index);
     FA_MARK(FA_STAGE_MAP);

@@ -25,7 +25,7 @@
 
 enum {
     FA_ROWS_AHEAD = 64,  /* K and V are asked for so many keys before they are needed */
-    FA_KEY_PADDING = 80, /* kernels look so far past the last key of a block */
+    FA_KEY_PADDING = 16, /* kernels look so far past the last key of a block */
     FA_PANEL_ALIGN = 32, /* panels hold a multiple of it, of keys and of features */
     FA_MAX_WIDTH = 64    /* rows of a tile on any instruction set, at most */
 };
@@ -79,9 +79,8 @@ typedef struct {
 /* Up to key_block keys, as rows that lie anywhere. */
 typedef struct {
     int keys;
-    /* [keys + FA_KEY_PADDING]. What follows the keys may be any rows; best are those that come
-     * next, which are then asked for in time. */
-    const void *const *k, *const *v;
+    const void *const *k, *const *v;             /* [keys + FA_KEY_PADDING], at the end any rows */
+    const void *const *k_ahead, *const *v_ahead; /* likewise: to ask for at each key, of any kind */
     /* Thin tiles read rows of any storage, and multiply what they read by [keys] scales or NULL;
      * for wide tiles FA_REAL and NULL. */
     fa_storage storage;

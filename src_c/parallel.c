@@ -10,7 +10,8 @@
 
 static void run_alone(int64_t tasks, fa_task *run, void *context)
 {
-    for (int64_t task = 0; task < tasks; ++task) run(context, task, 0);
+    for (int64_t task = 0; task < tasks; ++task)
+        run(context, task, task + 1 < tasks ? task + 1 : -1, 0);
 }
 
 #if defined(FA_HAVE_THREADS)
@@ -76,12 +77,15 @@ static int64_t now(void)
  * short ones do not wait for each other's counter. */
 static void work(job *at, int thread)
 {
+    const int sharing = (at->seats + at->lists) / at->lists; /* threads of a list */
     for (int n = 0; n < at->lists; ++n) {
         const int list = (thread + n) % at->lists; /* its own one first */
         atomic_llong *next = &at->list[list].next;
         while (list + atomic_load_explicit(next, memory_order_relaxed) < at->tasks) {
             const int64_t turn = atomic_fetch_add_explicit(next, at->lists, memory_order_relaxed);
-            if (list + turn < at->tasks) at->run(at->context, list + turn, thread);
+            const int64_t task = list + turn, after = task + sharing * at->lists;
+            if (task < at->tasks)
+                at->run(at->context, task, after < at->tasks ? after : -1, thread);
         }
     }
 }

@@ -12,7 +12,8 @@
 
 #include <stdint.h>
 
-typedef void fa_task(void *context, int64_t task, int thread);
+/* next: what the thread probably runs after it, or < 0. */
+typedef void fa_task(void *context, int64_t task, int64_t next, int thread);
 
 /* Runs tasks 0 ... tasks - 1, each on the caller or on a helper that is free (0 <= thread <
  * threads; the caller is 0). Every thread starts its own in ascending order, and then those that

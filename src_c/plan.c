@@ -173,6 +173,7 @@ static fa_status allocate(fa_plan *plan)
     plan->scratch = plan->memory + (FA_LINE - (uintptr_t)plan->memory % FA_LINE) % FA_LINE;
     plan->states = plan->scratch + scratch_bytes;
     if (map_bytes) plan->map.states = (uint8_t *)plan->states + state_bytes;
+    fa_workers_reset(plan);
     return FA_OK;
 }
 

@@ -45,6 +45,7 @@ typedef struct {
     int split; /* chunks of a task, or 0 */
     int64_t tasks, parts;
     int threads;
+    int far; /* more data than the second-level cache holds: the next task's is worth asking for */
 
     fa_blockmap map; /* states NULL: no explicit mask */
     fa_blockmap_plan map_plan;

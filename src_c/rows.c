@@ -26,21 +26,30 @@ double fa_get(const void *array, int64_t index, int real_size)
     return ((const double *)array)[index];
 }
 
+void fa_point_queries(const fa_plan *plan, const fa_sequence *sequence, const fa_tensor *tensor,
+                      int64_t kv_head, int64_t row_begin, int count, void **rows)
+{
+    const int64_t group = plan->group;
+    fa_rows first;
+    fa_set_rows(&first, plan, tensor, sequence, kv_head * group, 0, FA_REAL);
+    int64_t head = row_begin % group;
+    const int64_t query = row_begin / group;
+    char *row = first.base + head * tensor->head + query * tensor->row;
+    const int64_t next_query = tensor->row - (group - 1) * tensor->head;
+    for (int r = 0; r < count; ++r) {
+        rows[r] = row;
+        if (++head == group) head = 0, row += next_query;
+        else row += tensor->head;
+    }
+}
+
 void fa_worker_point(const fa_worker *worker, const fa_worker_tile *tile, const fa_tensor *tensor,
                      int count, void **rows)
 {
-    const int64_t group = worker->plan->group;
-    fa_rows first;
-    fa_set_rows(&first, worker->plan, tensor, &worker->sequence, tile->kv_head * group, 0, FA_REAL);
-    int64_t head = tile->rows.row_begin % group, query = tile->rows.row_begin / group;
-    for (int r = 0; r < count; ++r) {
-        if (r >= tile->rows.rows) {
-            rows[r] = rows[r - 1];
-            continue;
-        }
-        rows[r] = first.base + head * tensor->head + query * tensor->row;
-        if (++head == group) head = 0, ++query;
-    }
+    const int own = count < tile->rows.rows ? count : tile->rows.rows;
+    fa_point_queries(worker->plan, &worker->sequence, tensor, tile->kv_head, tile->rows.row_begin,
+                     own, rows);
+    for (int r = own; r < count; ++r) rows[r] = rows[r - 1];
 }
 
 /* ---- one row ---- */
@@ -172,8 +181,8 @@ void fa_worker_bring(fa_worker *worker, const fa_rows *source, int64_t first, in
                      int64_t end, const float *scales, char *copy, const void **rows)
 {
     const int64_t row_bytes = source->columns * worker->plan->kernels->real_size;
-    const int padded = count + FA_KEY_PADDING;
-    const int64_t next = end - first < padded ? end - first : padded;
+    const int padded = count + FA_KEY_PADDING, most = padded + FA_ROWS_AHEAD;
+    const int64_t next = end - first < most ? end - first : most;
     fa_rows_point(source, first, next, rows);
     for (int64_t n = next; n < padded; ++n) rows[n] = rows[n - 1];
     if (!copy) return;

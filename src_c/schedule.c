@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "schedule.h"
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+#include "numbers.h"
 
 fa_range fa_allowed(const fa_positions *positions, int64_t query)
 {

@@ -3,6 +3,7 @@
  */
 #include <stdlib.h>
 
+#include "numbers.h"
 #include "parallel.h"
 #include "plan.h"
 
@@ -18,14 +19,11 @@ static const struct sizes {
 enum {
     /* Of all chunks together; beyond it, rather fewer tasks. */
     STATE_BYTES = 32 * 1024 * 1024,
-    /* Of K and V, per thread, until they are needed. */
-    AHEAD_BYTES = 256 * 1024,
+    /* What the second-level cache holds for sure, of K and V until they are needed. */
+    NEAR_BYTES = 256 * 1024,
 };
 /* Below this many multiplications another thread costs more than it brings. */
 static const double SERIAL_WORK = 1e5;
-
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static int heads_of(const fa_plan *plan, const fa_sequence *sequence)
 {
@@ -77,6 +75,7 @@ typedef struct {
     double work; /* multiplications */
     double cost, longest_task;
     int64_t tiles, most_tiles, most_chunks, tasks, state_bytes;
+    int64_t numbers; /* of q, k, v and out */
 } totals;
 
 static totals total_of(const fa_plan *plan)
@@ -90,6 +89,7 @@ static totals total_of(const fa_plan *plan)
         const int64_t tiles = (own < plan->tiles ? own : plan->tiles) * heads_of(plan, &sequence);
         const double task = cost_of(&sequence, tiles) / (double)tasks_of_part(plan, &sequence);
         all.work += (double)(sequence.tiling.rows * depth) * cost_of(&sequence, heads);
+        all.numbers += (sequence.tiling.rows + sequence.keys) * heads * depth;
         all.cost += cost_of(&sequence, own * heads);
         all.tiles += own * heads;
         all.tasks += parts_of(plan, &sequence) * tasks_of_part(plan, &sequence);
@@ -118,7 +118,7 @@ static int heads_for(const fa_plan *plan)
 {
     const fa_args *args = plan->args;
     const int64_t numbers = FA_ROWS_AHEAD * (args->depth + args->value_depth);
-    const int64_t most = AHEAD_BYTES / (numbers * fa_element_bytes(plan, plan->kv_storage));
+    const int64_t most = NEAR_BYTES / (numbers * fa_element_bytes(plan, plan->kv_storage));
     int64_t heads = most < FA_MAX_TILES ? most : FA_MAX_TILES;
     if (heads < 1 || plan->weights || !heads_lie_together(args)) heads = 1;
     return (int)divide_up(args->kv_heads, divide_up(args->kv_heads, heads));
@@ -132,6 +132,7 @@ void fa_plan_tasks(fa_plan *plan)
     const struct sizes *of = plan->matrix ? &MATRIX_SIZES : &SIZES;
     plan->tiles = plan->heads = 1;
     totals all = total_of(plan);
+    plan->far = all.numbers * fa_element_bytes(plan, plan->kv_storage) > NEAR_BYTES;
     plan->threads = all.work < SERIAL_WORK ? 1 : fa_threads_for(args->threads);
     plan->tiles = tiles_for(plan, of, &all);
     plan->heads = heads_for(plan);

@@ -3,96 +3,15 @@
 
 #include <string.h>
 
+#include "numbers.h"
 #include "profile.h"
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
-/* ---- scratch: one walk over the list both counts and hands out ---- */
-
-typedef struct {
-    char *memory; /* NULL while counting */
-    int64_t bytes;
-} arena;
-
-static void *take(arena *from, int64_t bytes)
-{
-    void *at = from->memory ? from->memory + from->bytes : NULL;
-    from->bytes += fa_line(bytes);
-    return at;
-}
-
-static int64_t padded(int64_t depth, int lanes) { return (depth + lanes - 1) / lanes * lanes; }
-
-static void take_tile(fa_worker_tile *tile, const fa_plan *plan, arena *from, const fa_tile *shared)
-{
-    const fa_kernels *kernels = plan->kernels;
-    const int64_t size = kernels->real_size;
-    const int64_t width = (int64_t)kernels->max_vectors * kernels->lanes;
-    const int64_t depth = plan->args->depth, value_depth = plan->value_depth;
-    fa_tile *both[] = {&tile->state, &tile->past};
-    void *q = take(from, padded(depth, kernels->lanes) * width * size);
-    tile->q_panels = NULL;
-    if (plan->matrix) tile->q_panels = take(from, plan->matrix->panel_bytes(width, depth));
-    for (int n = 0; n < 2; ++n) {
-        fa_tile *state = both[n];
-        *state = *shared;
-        state->q = q;
-        state->o = take(from, padded(value_depth, kernels->lanes) * width * size);
-        state->m = take(from, width * size);
-        state->l = take(from, width * size);
-    }
-}
-
-static void take_all(fa_worker *worker, const fa_plan *plan, arena *from)
-{
-    const fa_kernels *kernels = plan->kernels;
-    const fa_matrix *matrix = plan->matrix;
-    const int64_t size = kernels->real_size;
-    const int64_t width = (int64_t)kernels->max_vectors * kernels->lanes;
-    const int64_t block = matrix ? matrix->key_block : kernels->key_block;
-    const int64_t keys = (matrix ? matrix->load_keys : kernels->key_block) + FA_KEY_PADDING;
-    const int64_t depth = plan->args->depth, value_depth = plan->value_depth;
-    const int64_t deepest = depth > value_depth ? depth : value_depth;
-    fa_tile shared = {.depth = depth, .value_depth = value_depth};
-    shared.s = take(from, (block + FA_KEY_PADDING) * width * size);
-    shared.p = matrix ? take(from, matrix->panel_bytes(block, width)) : NULL;
-    shared.spare = take(from, padded(value_depth, 4 * kernels->lanes) * kernels->lanes * size);
-    const int tiles = plan->tiles > plan->heads ? plan->tiles : plan->heads;
-    for (int tile = 0; tile < tiles; ++tile) take_tile(&worker->tile[tile], plan, from, &shared);
-    worker->k_panels = matrix ? take(from, matrix->panel_bytes(matrix->load_keys, depth)) : NULL;
-    worker->v_panels =
-        matrix ? take(from, matrix->panel_bytes(matrix->load_keys, value_depth)) : NULL;
-    worker->k_rows = take(from, keys * (int64_t)sizeof(void *));
-    worker->v_rows = take(from, keys * (int64_t)sizeof(void *));
-    worker->mask_rows = take(from, width * (int64_t)sizeof(void *));
-    worker->rows = take(from, width * (int64_t)sizeof(void *));
-    worker->begin = take(from, width * size);
-    worker->end = take(from, width * size);
-    worker->slope = take(from, width * size);
-    worker->position = take(from, width * size);
-    worker->sinks = take(from, width * size);
-    worker->k_scales = take(from, keys * (int64_t)sizeof(float));
-    worker->v_scales = take(from, keys * (int64_t)sizeof(float));
-    worker->k_copy = worker->v_copy = NULL;
-    if (plan->kv_widened || plan->k_scattered) worker->k_copy = take(from, keys * depth * size);
-    if (plan->kv_widened || plan->v_scattered)
-        worker->v_copy = take(from, keys * value_depth * size);
-    worker->copy = worker->elements = NULL;
-    if (plan->q_copied || plan->out_copied) worker->copy = take(from, width * deepest * size);
-    if (plan->q_copied || plan->out_copied || plan->k_scattered || plan->v_scattered)
-        worker->elements = take(from, deepest * size);
-}
-
-int64_t fa_scratch_bytes(const fa_plan *plan)
-{
-    fa_worker worker;
-    arena counter = {NULL, 0};
-    take_all(&worker, plan, &counter);
-    return counter.bytes;
-}
-
 /* ---- start ---- */
+
+static void own_memory(fa_tile *state, const fa_state_memory *own)
+{
+    state->o = own->o, state->m = own->m, state->l = own->l;
+}
 
 static void place_tile(fa_worker *worker, fa_worker_tile *tile, int64_t kv_head, int64_t index)
 {
@@ -104,6 +23,8 @@ static void place_tile(fa_worker *worker, fa_worker_tile *tile, int64_t kv_head,
     const int64_t row_end = tile->rows.row_begin + tile->rows.rows;
     tile->span = fa_span_of(&sequence->positions, fa_query_of(worker, tile->rows.row_begin),
                             fa_query_of(worker, row_end - 1) + 1);
+    own_memory(&tile->state, &tile->own[0]);
+    own_memory(&tile->past, &tile->own[1]);
     tile->state.vectors = tile->rows.vectors;
     tile->state.thin = sequence->thin;
     tile->state.spread = sequence->spread;
@@ -114,14 +35,12 @@ static void place_tile(fa_worker *worker, fa_worker_tile *tile, int64_t kv_head,
 }
 
 /* worker->sequence and ->share are set: everything else. */
-static void prepare(fa_worker *worker, const fa_plan *plan, int thread)
+static void prepare(fa_worker *worker)
 {
+    const fa_plan *plan = worker->plan;
     const fa_args *args = plan->args;
     const int64_t kv_head = worker->share.kv_head;
     const fa_storage storage = plan->kv_storage;
-    arena scratch = {plan->scratch + thread * plan->thread_bytes, 0};
-    worker->plan = plan;
-    take_all(worker, plan, &scratch);
     const fa_sequence *sequence = &worker->sequence;
     const int scattered = plan->k_scattered || plan->v_scattered;
     const int wide = !sequence->thin && !sequence->matrix;
@@ -144,10 +63,14 @@ static void prepare(fa_worker *worker, const fa_plan *plan, int thread)
                        worker->share.first_tile + n);
 }
 
-void fa_worker_start(fa_worker *worker, const fa_plan *plan, int64_t task, int thread)
+fa_worker *fa_worker_start(const fa_plan *plan, int64_t task, int64_t next, int thread)
 {
-    worker->share = fa_share_of_task(plan, task, &worker->sequence);
-    prepare(worker, plan, thread);
+    fa_worker *worker = fa_worker_of(plan, thread);
+    if (worker->next_task != task) fa_worker_expect(worker, task);
+    worker->share = worker->next_share;
+    worker->sequence = worker->next_sequence;
+    fa_worker_expect(worker, plan->far ? next : -1);
+    prepare(worker);
     int64_t begin = INT64_MAX, end = 0;
     for (int n = 0; n < worker->tiles; ++n) {
         fa_worker_tile *tile = &worker->tile[n];
@@ -166,6 +89,7 @@ void fa_worker_start(fa_worker *worker, const fa_plan *plan, int64_t task, int t
         worker->block_end = smaller(worker->block_end, worker->share.chunk_end * blocks);
     }
     if (worker->sequence.matrix) worker->sequence.matrix->enter();
+    return worker;
 }
 
 void fa_worker_stop(fa_worker *worker)
@@ -173,11 +97,13 @@ void fa_worker_stop(fa_worker *worker)
     if (worker->sequence.matrix) worker->sequence.matrix->leave();
 }
 
-void fa_worker_resume(fa_worker *worker, const fa_plan *plan, int64_t part, int thread)
+fa_worker *fa_worker_resume(const fa_plan *plan, int64_t part, int thread)
 {
+    fa_worker *worker = fa_worker_of(plan, thread);
     worker->share = fa_share_of_part(plan, part, &worker->sequence);
-    prepare(worker, plan, thread);
+    prepare(worker);
     for (int n = 0; n < worker->tiles; ++n) fa_worker_collect(worker, &worker->tile[n]);
+    return worker;
 }
 
 /* ---- one block ---- */
@@ -187,22 +113,25 @@ static void bring(fa_worker *worker, int64_t end, int k_copied, int v_copied)
 {
     const fa_plan *plan = worker->plan;
     const float *k_scales = plan->args->k_scale.data ? worker->k_scales : NULL;
-    const float *v_scales = plan->args->v_scale.data ? worker->v_scales : NULL;
+    const float *v_scales = plan->args->v_scale.data && !plan->weights ? worker->v_scales : NULL;
     const int64_t from = worker->first_key, skipped = from - worker->first_row;
     const int count = (int)(worker->key_end - from);
     if (k_scales) fa_worker_scales(&worker->k_scale, from, count, worker->k_scales + skipped);
     fa_worker_bring(worker, &worker->k, from, count, end, k_scales ? k_scales + skipped : NULL,
                     k_copied ? worker->k_copy : NULL, worker->k_rows + skipped);
-    if (plan->weights) return;
     if (v_scales) fa_worker_scales(&worker->v_scale, from, count, worker->v_scales + skipped);
-    fa_worker_bring(worker, &worker->v, from, count, end, v_scales ? v_scales + skipped : NULL,
-                    v_copied ? worker->v_copy : NULL, worker->v_rows + skipped);
+    if (!plan->weights)
+        fa_worker_bring(worker, &worker->v, from, count, end, v_scales ? v_scales + skipped : NULL,
+                        v_copied ? worker->v_copy : NULL, worker->v_rows + skipped);
     for (int64_t n = 0; n < skipped; ++n) {
         worker->k_rows[n] = worker->k_rows[skipped];
         worker->v_rows[n] = worker->v_rows[skipped];
         if (k_scales) worker->k_scales[n] = k_scales[skipped];
         if (v_scales) worker->v_scales[n] = v_scales[skipped];
     }
+    fa_worker_look_ahead(worker, worker->key_end - worker->first_row, end - worker->key_end);
+    if (k_copied) worker->k_ahead = worker->k_rows;
+    if (v_copied) worker->v_ahead = worker->v_rows;
 }
 
 enum { LONG_CACHE = 1024 }; /* keys: more of them come from memory, not from the next cache */
@@ -212,6 +141,7 @@ static void load_panels(fa_worker *worker)
 {
     const fa_plan *plan = worker->plan;
     fa_block all = {.k = worker->k_rows, .v = worker->v_rows};
+    all.k_ahead = worker->k_ahead, all.v_ahead = worker->v_ahead;
     all.keys = (int)(worker->key_end - worker->first_row);
     all.first = worker->sequence.positions.end > LONG_CACHE && !worker->k_copied;
     if (!worker->k_copied) {
@@ -280,6 +210,8 @@ static fa_block block_of(fa_worker *worker, const fa_worker_tile *tile, int64_t 
     fa_block part = {.keys = (int)(range.end - range.begin)};
     part.k = worker->k_rows + skipped;
     part.v = worker->v_rows + skipped;
+    part.k_ahead = worker->k_ahead + skipped;
+    part.v_ahead = worker->v_ahead + skipped;
     if (worker->plan->kv_widened && !worker->k_copied && worker->sequence.thin) {
         part.storage = worker->plan->kv_storage;
         if (worker->plan->args->k_scale.data) part.k_scales = worker->k_scales + skipped;

@@ -6,9 +6,15 @@
 
 #include "plan.h"
 
+/* Of a state. */
+typedef struct {
+    void *o, *m, *l;
+} fa_state_memory;
+
 /* A query tile: the state of the current chunk, and that of all chunks before it. */
 typedef struct {
     fa_tile state, past;
+    fa_state_memory own[2]; /* theirs, as the task begins */
     int has_past;
     int64_t kv_head, index; /* which tile of which head it is */
     int64_t first_chunk;    /* of the keys that its queries see */
@@ -33,12 +39,18 @@ typedef struct {
     int64_t block_begin, block_end; /* blocks that some tile needs */
     int64_t chunk;                  /* whose state the tiles have */
 
-    int64_t first_row;          /* of those at hand; panels begin with it */
-    int64_t first_key, key_end; /* keys at hand: of one or more blocks */
-    int block_used;             /* by a tile: its rows are in the cache */
+    int64_t next_task; /* what the thread probably does next, or < 0 */
+    fa_share next_share;
+    fa_sequence next_sequence;
+
+    int64_t first_row;                           /* of those at hand; panels begin with it */
+    int64_t first_key, key_end;                  /* keys at hand: of one or more blocks */
+    int block_used;                              /* by a tile: its rows are in the cache */
+    const void *const *k_ahead, *const *v_ahead; /* fa_block has them */
 
     /* scratch */
     const void **k_rows, **v_rows; /* of the current block */
+    const void **k_asks, **v_asks; /* of the last one */
     char *k_copy, *v_copy;         /* copied rows */
     void *k_panels, *v_panels;
     float *k_scales, *v_scales; /* of its keys */
@@ -50,12 +62,17 @@ typedef struct {
     fa_modifiers modifiers;
 } fa_worker;
 
-/* Scratch of a thread, in bytes. */
+/* Scratch of a thread, in bytes, its worker included. */
 int64_t fa_scratch_bytes(const fa_plan *plan);
 
-void fa_worker_start(fa_worker *worker, const fa_plan *plan, int64_t task, int thread);
+/* Before the first task of any thread. */
+void fa_workers_reset(const fa_plan *plan);
+fa_worker *fa_worker_of(const fa_plan *plan, int thread);
+
+/* The thread's worker, with its task. next: what it probably does after it, or < 0. */
+fa_worker *fa_worker_start(const fa_plan *plan, int64_t task, int64_t next, int thread);
 /* Take up a part whose states were kept, chunk by chunk. */
-void fa_worker_resume(fa_worker *worker, const fa_plan *plan, int64_t part, int thread);
+fa_worker *fa_worker_resume(const fa_plan *plan, int64_t part, int thread);
 /* After the last block. */
 void fa_worker_stop(fa_worker *worker);
 /* Bring the keys of blocks [block, end) of one of the heads; so many are brought together. */
@@ -65,6 +82,12 @@ void fa_worker_load(fa_worker *worker, int head, int64_t block, int64_t end);
 int64_t fa_worker_update(fa_worker *worker, int tile, int64_t block, int64_t end);
 void fa_worker_weigh(fa_worker *worker);
 void fa_worker_finish(fa_worker *worker);
+
+/* ---- ahead.c: what to ask for ---- */
+
+void fa_worker_expect(fa_worker *worker, int64_t next);
+/* `count` rows are at hand, and so many follow. */
+void fa_worker_look_ahead(fa_worker *worker, int64_t count, int64_t following);
 
 /* ---- state.c: chunks ---- */
 
@@ -90,6 +113,10 @@ int64_t fa_head_of(const fa_worker *worker, const fa_worker_tile *tile, int64_t 
 /* The addresses of the tile's rows in a tensor, `count` of them; past the last row, that row. */
 void fa_worker_point(const fa_worker *worker, const fa_worker_tile *tile, const fa_tensor *tensor,
                      int count, void **rows);
+
+/* The same of any rows, which must exist. */
+void fa_point_queries(const fa_plan *plan, const fa_sequence *sequence, const fa_tensor *tensor,
+                      int64_t kv_head, int64_t row_begin, int count, void **rows);
 
 /* Queries in, for the matrix unit if it is used and carries them, else for the other kernels. */
 void fa_worker_pack(fa_worker *worker, fa_worker_tile *tile);

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT
+ * What is asked for long before it is needed, and comes from memory while a thread computes: for
+ * each key at hand one that comes FA_ROWS_AHEAD later, and where the task has none left, what the
+ * thread's next task begins with. Without that its queries came when they were packed: a ninth of
+ * the time of 64 heads of 64 x 64, measured on Zen 4.
+ */
+#include <string.h>
+
+#include "numbers.h"
+#include "worker.h"
+
+void fa_worker_expect(fa_worker *worker, int64_t next)
+{
+    worker->next_task = next;
+    if (next >= 0)
+        worker->next_share = fa_share_of_task(worker->plan, next, &worker->next_sequence);
+}
+
+/* Rows of a list that are left to be filled. */
+typedef struct {
+    const void **rows;
+    int64_t count;
+} space;
+
+static int64_t next_head(const fa_worker *worker)
+{
+    return worker->next_share.kv_head + worker->head % worker->next_share.heads;
+}
+
+/* Queries of all tiles, as many as there is space for. */
+static void expect_queries(const fa_worker *worker, space *first, space *second)
+{
+    const fa_plan *plan = worker->plan;
+    const fa_share *share = &worker->next_share;
+    const fa_sequence *sequence = &worker->next_sequence;
+    const fa_tile_rows last = fa_tile_at(&sequence->tiling, share->first_tile + share->tiles - 1);
+    space *spaces[] = {first, second};
+    int64_t row = fa_tile_at(&sequence->tiling, share->first_tile).row_begin;
+    for (int n = 0; n < 2; ++n) {
+        space *with = spaces[n];
+        const int64_t some = smaller(with->count, last.row_begin + last.rows - row);
+        fa_point_queries(plan, sequence, &plan->args->q, next_head(worker), row, (int)some,
+                         (void **)with->rows);
+        with->rows += some, with->count -= some, row += some;
+    }
+}
+
+static void expect_keys(const fa_worker *worker, const fa_tensor *tensor, space *with)
+{
+    const fa_plan *plan = worker->plan;
+    const fa_share *share = &worker->next_share;
+    const fa_sequence *sequence = &worker->next_sequence;
+    const fa_tile_rows rows = fa_tile_at(&sequence->tiling, share->first_tile);
+    int64_t begin = fa_allowed(&sequence->positions, rows.row_begin / plan->group).begin;
+    if (plan->split)
+        begin = larger(begin, share->first_chunk * sequence->chunk_blocks * sequence->key_block);
+    const int64_t some = smaller(with->count, sequence->positions.end - begin);
+    if (some <= 0) return;
+    fa_rows source;
+    fa_set_rows(&source, plan, tensor, sequence, next_head(worker), 0, plan->kv_storage);
+    fa_rows_point(&source, begin, some, with->rows);
+    with->rows += some, with->count -= some;
+}
+
+void fa_worker_look_ahead(fa_worker *worker, int64_t count, int64_t following)
+{
+    const fa_args *args = worker->plan->args;
+    const void **v_rows = worker->plan->weights ? worker->k_rows : worker->v_rows;
+    const int64_t left = larger(count + following - FA_ROWS_AHEAD, 0), own = smaller(left, count);
+    const int none = left == 0 && worker->next_task < 0; /* any rows, best those at hand */
+    worker->k_ahead = worker->k_rows + (none ? 0 : FA_ROWS_AHEAD);
+    worker->v_ahead = v_rows + (none ? 0 : FA_ROWS_AHEAD);
+    if (none || following >= FA_ROWS_AHEAD + FA_KEY_PADDING) return;
+    space k = {worker->k_asks + own, count - own}, v = {worker->v_asks + own, count - own};
+    memcpy(worker->k_asks, worker->k_ahead, (size_t)own * sizeof *k.rows);
+    memcpy(worker->v_asks, worker->v_ahead, (size_t)own * sizeof *v.rows);
+    if (worker->next_task >= 0) {
+        expect_queries(worker, &k, &v);
+        expect_keys(worker, &args->k, &k);
+        if (!worker->plan->weights) expect_keys(worker, &args->v, &v);
+    }
+    for (int64_t n = 0; n < k.count + FA_KEY_PADDING; ++n) k.rows[n] = worker->k_rows[0];
+    for (int64_t n = 0; n < v.count + FA_KEY_PADDING; ++n) v.rows[n] = v_rows[0];
+    worker->k_ahead = worker->k_asks;
+    worker->v_ahead = worker->v_asks;
+}

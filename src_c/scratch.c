@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT
+ * The scratch of a thread: one walk over the list both counts and hands out. It is handed out once
+ * and then serves all tasks of the thread.
+ */
+#include "numbers.h"
+#include "worker.h"
+
+typedef struct {
+    char *memory; /* NULL while counting */
+    int64_t bytes;
+} arena;
+
+static void *take(arena *from, int64_t bytes)
+{
+    void *at = from->memory ? from->memory + from->bytes : NULL;
+    from->bytes += fa_line(bytes);
+    return at;
+}
+
+static void take_tile(fa_worker_tile *tile, const fa_plan *plan, arena *from, const fa_tile *shared)
+{
+    const fa_kernels *kernels = plan->kernels;
+    const int64_t size = kernels->real_size;
+    const int64_t width = (int64_t)kernels->max_vectors * kernels->lanes;
+    const int64_t depth = plan->args->depth, value_depth = plan->value_depth;
+    tile->state = *shared;
+    tile->state.q = take(from, round_up(depth, kernels->lanes) * width * size);
+    tile->past = tile->state;
+    tile->q_panels = NULL;
+    if (plan->matrix) tile->q_panels = take(from, plan->matrix->panel_bytes(width, depth));
+    for (int n = 0; n < 2; ++n) {
+        tile->own[n].o = take(from, round_up(value_depth, kernels->lanes) * width * size);
+        tile->own[n].m = take(from, width * size);
+        tile->own[n].l = take(from, width * size);
+    }
+}
+
+static void take_all(fa_worker *worker, const fa_plan *plan, arena *from)
+{
+    const fa_kernels *kernels = plan->kernels;
+    const fa_matrix *matrix = plan->matrix;
+    const int64_t size = kernels->real_size;
+    const int64_t width = (int64_t)kernels->max_vectors * kernels->lanes;
+    const int64_t block = matrix ? matrix->key_block : kernels->key_block;
+    const int64_t at_hand = matrix ? matrix->load_keys : kernels->key_block;
+    const int64_t keys = at_hand + FA_ROWS_AHEAD + FA_KEY_PADDING;
+    const int64_t depth = plan->args->depth, value_depth = plan->value_depth;
+    const int64_t deepest = depth > value_depth ? depth : value_depth;
+    fa_tile shared = {.depth = depth, .value_depth = value_depth};
+    shared.s = take(from, (block + FA_KEY_PADDING) * width * size);
+    shared.p = matrix ? take(from, matrix->panel_bytes(block, width)) : NULL;
+    shared.spare = take(from, round_up(value_depth, 4 * kernels->lanes) * kernels->lanes * size);
+    const int tiles = plan->tiles > plan->heads ? plan->tiles : plan->heads;
+    for (int tile = 0; tile < tiles; ++tile) take_tile(&worker->tile[tile], plan, from, &shared);
+    worker->k_panels = matrix ? take(from, matrix->panel_bytes(matrix->load_keys, depth)) : NULL;
+    worker->v_panels =
+        matrix ? take(from, matrix->panel_bytes(matrix->load_keys, value_depth)) : NULL;
+    worker->k_rows = take(from, keys * (int64_t)sizeof(void *));
+    worker->v_rows = take(from, keys * (int64_t)sizeof(void *));
+    worker->k_asks = take(from, keys * (int64_t)sizeof(void *));
+    worker->v_asks = take(from, keys * (int64_t)sizeof(void *));
+    worker->mask_rows = take(from, width * (int64_t)sizeof(void *));
+    worker->rows = take(from, width * (int64_t)sizeof(void *));
+    worker->begin = take(from, width * size);
+    worker->end = take(from, width * size);
+    worker->slope = take(from, width * size);
+    worker->position = take(from, width * size);
+    worker->sinks = take(from, width * size);
+    worker->k_scales = take(from, keys * (int64_t)sizeof(float));
+    worker->v_scales = take(from, keys * (int64_t)sizeof(float));
+    worker->k_copy = worker->v_copy = NULL;
+    if (plan->kv_widened || plan->k_scattered) worker->k_copy = take(from, at_hand * depth * size);
+    if (plan->kv_widened || plan->v_scattered)
+        worker->v_copy = take(from, at_hand * value_depth * size);
+    worker->copy = worker->elements = NULL;
+    if (plan->q_copied || plan->out_copied) worker->copy = take(from, width * deepest * size);
+    if (plan->q_copied || plan->out_copied || plan->k_scattered || plan->v_scattered)
+        worker->elements = take(from, deepest * size);
+}
+
+int64_t fa_scratch_bytes(const fa_plan *plan)
+{
+    fa_worker worker;
+    arena counter = {NULL, fa_line(sizeof worker)};
+    take_all(&worker, plan, &counter);
+    return counter.bytes;
+}
+
+static fa_worker *worker_at(const fa_plan *plan, int thread)
+{
+    return (fa_worker *)(plan->scratch + thread * plan->thread_bytes);
+}
+
+void fa_workers_reset(const fa_plan *plan)
+{
+    for (int thread = 0; thread < plan->threads; ++thread) worker_at(plan, thread)->plan = NULL;
+}
+
+fa_worker *fa_worker_of(const fa_plan *plan, int thread)
+{
+    fa_worker *worker = worker_at(plan, thread);
+    if (worker->plan) return worker;
+    arena scratch = {(char *)worker, fa_line(sizeof *worker)};
+    worker->plan = plan;
+    worker->next_task = -1;
+    take_all(worker, plan, &scratch);
+    return worker;
+}
