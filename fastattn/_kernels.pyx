@@ -46,6 +46,7 @@ cdef extern from "kernels.h":
         void *spare
 
     ctypedef struct fa_modifiers:
+        int first
         double cap
         const void *slope
         const void *position
@@ -286,6 +287,7 @@ cdef pointers(array, int count, int padding):
 
 cdef fill_modifiers(fa_modifiers *target, options, int width):
     mask = options.get("mask")
+    target.first = options.get("first", 0)
     target.cap = options.get("cap", 0.0)
     target.slope = <const void *><uintptr_t>address(options.get("slope"))
     target.position = <const void *><uintptr_t>address(options.get("position"))

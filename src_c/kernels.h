@@ -50,6 +50,7 @@ typedef enum { FA_REAL, FA_HALF, FA_BFLOAT, FA_CHAR, FA_E4M3, FA_E5M2, FA_STORAG
 /* One tile of query rows and its online-softmax state. */
 typedef struct {
     int vectors;         /* 1 ... max_vectors */
+    int beside;          /* more vectors in each row of q and o, that are left out just now */
     int thin;            /* rows of a thin tile, with those that fill it up; 0: a wide one */
     int spread;          /* features of a row beside each other in a vector of a thin tile */
     int fresh;           /* no key seen yet: o holds nothing */
@@ -68,6 +69,7 @@ typedef struct {
 
 /* How the scores of a block differ from plain scaled products. NULL members do not apply. */
 typedef struct {
+    int first;                    /* what follows counts keys from so many before the block's */
     double cap;                   /* > 0: s = cap * tanh(s); q was packed with scale / cap */
     const void *slope, *position; /* ALiBi: s -= slope * |position - j|, j from the block's start */
     const void *begin, *end;      /* keys begin <= j < end are allowed, j from the block's start */
