@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Instruction sets: which there are, which is active, and how to force one."""
 
-import contextlib
 import contextvars
 import os
 
 from fastattn import _core
+from fastattn._context import holding
 
 # The name as the binding takes it.
 _active: contextvars.ContextVar[bytes] = contextvars.ContextVar("fastattn_isa")
@@ -35,7 +35,6 @@ def isa():
     return active().decode()
 
 
-@contextlib.contextmanager
 def use_isa(name):
     """Use one instruction set in a ``with`` block, in this thread (context) only.
 
@@ -54,11 +53,7 @@ def use_isa(name):
     if not isinstance(name, str):
         raise TypeError(f"name: expected a string, got {type(name).__name__}")
     _require(name, "name", ValueError)
-    token = _active.set(name.encode())
-    try:
-        yield
-    finally:
-        _active.reset(token)
+    return holding(_active, name.encode())
 
 
 def active():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fastattn import _core
 from fastattn._check_options import integer
+from fastattn._context import holding
 
 _context = contextvars.ContextVar("fastattn_threads", default=None)
 _setting = None  # set_num_threads, or FASTATTN_NUM_THREADS
@@ -64,7 +65,6 @@ def set_limit(n):
     _limit = n if n < _unlimited() else None
 
 
-@contextlib.contextmanager
 def num_threads(n):
     """Use `n` threads in a ``with`` block, in this thread (context) only.
 
@@ -73,11 +73,7 @@ def num_threads(n):
     n : int
         At least 1.
     """
-    token = _context.set(integer("n", n, 1))
-    try:
-        yield
-    finally:
-        _context.reset(token)
+    return holding(_context, integer("n", n, 1))
 
 
 def _cgroup_quota(root=Path("/sys/fs/cgroup"), membership=Path("/proc/self/cgroup")):

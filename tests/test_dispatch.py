@@ -24,11 +24,11 @@ def test_unknown_and_unavailable_names_are_refused():
         assert result.returncode != 0
         assert f"FASTATTN_ISA: expected one of {', '.join(fastattn.isas())}" in result.stderr
         with pytest.raises(ValueError, match=f"name: expected one of .*{name}"):
-            fastattn.use_isa(name).__enter__()
+            fastattn.use_isa(name)  # where it is called, not where the block begins
         with pytest.raises(ValueError, match="cannot be used"):
             _kernels.tile(name, "float32")
     with pytest.raises(TypeError, match="name: expected a string"):
-        fastattn.use_isa(3).__enter__()
+        fastattn.use_isa(3)
 
 
 def test_use_isa_nests(isa):

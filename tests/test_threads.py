@@ -122,7 +122,7 @@ def test_settings():
     [(0, ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError), ("2", TypeError)],
 )
 def test_wrong_settings(value, error):
-    for function in (fastattn.set_num_threads, lambda n: fastattn.num_threads(n).__enter__()):
+    for function in (fastattn.set_num_threads, fastattn.num_threads):
         with pytest.raises(error, match="n: expected"):
             function(value)
 
