@@ -27,33 +27,21 @@ static int64_t next_head(const fa_worker *worker)
     return worker->next_share.kv_head + worker->head % worker->next_share.heads;
 }
 
-/* Queries of all tiles, as many as there is space for. */
-static void expect_queries(const fa_worker *worker, space *first, space *second)
+static void expect_queries(const fa_worker *worker, int64_t row, int64_t end, space *with)
 {
     const fa_plan *plan = worker->plan;
-    const fa_share *share = &worker->next_share;
-    const fa_sequence *sequence = &worker->next_sequence;
-    const fa_tile_rows last = fa_tile_at(&sequence->tiling, share->first_tile + share->tiles - 1);
-    space *spaces[] = {first, second};
-    int64_t row = fa_tile_at(&sequence->tiling, share->first_tile).row_begin;
-    for (int n = 0; n < 2; ++n) {
-        space *with = spaces[n];
-        const int64_t some = smaller(with->count, last.row_begin + last.rows - row);
-        fa_point_queries(plan, sequence, &plan->args->q, next_head(worker), row, (int)some,
-                         (void **)with->rows);
-        with->rows += some, with->count -= some, row += some;
-    }
+    const int64_t some = smaller(with->count, end - row);
+    if (some <= 0) return;
+    fa_point_queries(plan, &worker->next_sequence, &plan->args->q, next_head(worker), row,
+                     (int)some, (void **)with->rows);
+    with->rows += some, with->count -= some;
 }
 
-static void expect_keys(const fa_worker *worker, const fa_tensor *tensor, space *with)
+static void expect_keys(const fa_worker *worker, const fa_tensor *tensor, int64_t begin,
+                        space *with)
 {
     const fa_plan *plan = worker->plan;
-    const fa_share *share = &worker->next_share;
     const fa_sequence *sequence = &worker->next_sequence;
-    const fa_tile_rows rows = fa_tile_at(&sequence->tiling, share->first_tile);
-    int64_t begin = fa_allowed(&sequence->positions, rows.row_begin / plan->group).begin;
-    if (plan->split)
-        begin = larger(begin, share->first_chunk * sequence->chunk_blocks * sequence->key_block);
     const int64_t some = smaller(with->count, sequence->positions.end - begin);
     if (some <= 0) return;
     fa_rows source;
@@ -62,9 +50,26 @@ static void expect_keys(const fa_worker *worker, const fa_tensor *tensor, space 
     with->rows += some, with->count -= some;
 }
 
+/* Queries of all tiles, as many as there is space for, and then keys. */
+static void expect_next(const fa_worker *worker, space *k, space *v)
+{
+    const fa_plan *plan = worker->plan;
+    const fa_share *share = &worker->next_share;
+    const fa_sequence *sequence = &worker->next_sequence;
+    const int64_t row = fa_tile_at(&sequence->tiling, share->first_tile).row_begin;
+    const fa_tile_rows last = fa_tile_at(&sequence->tiling, share->first_tile + share->tiles - 1);
+    const int64_t end = last.row_begin + last.rows, second = row + k->count;
+    int64_t begin = fa_allowed(&sequence->positions, row / plan->group).begin;
+    if (plan->split)
+        begin = larger(begin, share->first_chunk * sequence->chunk_blocks * sequence->key_block);
+    expect_queries(worker, row, end, k);
+    expect_queries(worker, second, end, v);
+    expect_keys(worker, &plan->args->k, begin, k);
+    if (!plan->weights) expect_keys(worker, &plan->args->v, begin, v);
+}
+
 void fa_worker_look_ahead(fa_worker *worker, int64_t count, int64_t following)
 {
-    const fa_args *args = worker->plan->args;
     const void **v_rows = worker->plan->weights ? worker->k_rows : worker->v_rows;
     const int64_t left = larger(count + following - FA_ROWS_AHEAD, 0), own = smaller(left, count);
     const int none = left == 0 && worker->next_task < 0; /* any rows, best those at hand */
@@ -74,11 +79,7 @@ void fa_worker_look_ahead(fa_worker *worker, int64_t count, int64_t following)
     space k = {worker->k_asks + own, count - own}, v = {worker->v_asks + own, count - own};
     memcpy(worker->k_asks, worker->k_ahead, (size_t)own * sizeof *k.rows);
     memcpy(worker->v_asks, worker->v_ahead, (size_t)own * sizeof *v.rows);
-    if (worker->next_task >= 0) {
-        expect_queries(worker, &k, &v);
-        expect_keys(worker, &args->k, &k);
-        if (!worker->plan->weights) expect_keys(worker, &args->v, &v);
-    }
+    if (worker->next_task >= 0) expect_next(worker, &k, &v);
     for (int64_t n = 0; n < k.count + FA_KEY_PADDING; ++n) k.rows[n] = worker->k_rows[0];
     for (int64_t n = 0; n < v.count + FA_KEY_PADDING; ++n) v.rows[n] = v_rows[0];
     worker->k_ahead = worker->k_asks;

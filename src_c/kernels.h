@@ -69,7 +69,8 @@ typedef struct {
 
 /* How the scores of a block differ from plain scaled products. NULL members do not apply. */
 typedef struct {
-    int first;                    /* keys before the block's, from which on all below counts */
+    int first;                    /* keys before the block's, from which on all below counts;
+                                   * 0 but for the steps of stairs.inc */
     double cap;                   /* > 0: s = cap * tanh(s); q was packed with scale / cap */
     const void *slope, *position; /* ALiBi: s -= slope * |position - j|, j from the block's start */
     const void *begin, *end;      /* keys begin <= j < end are allowed, j from the block's start */

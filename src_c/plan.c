@@ -6,9 +6,10 @@
 #include <string.h>
 
 #include "dispatch.h"
+#include "numbers.h"
 #include "worker.h"
 
-int64_t fa_line(int64_t bytes) { return (bytes + FA_LINE - 1) / FA_LINE * FA_LINE; }
+int64_t fa_line(int64_t bytes) { return round_up(bytes, FA_LINE); }
 
 /* ---- types and storage ---- */
 

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "numbers.h"
 #include "worker.h"
 
 int64_t fa_query_of(const fa_worker *worker, int64_t row) { return row / worker->plan->group; }
@@ -46,7 +47,7 @@ void fa_point_queries(const fa_plan *plan, const fa_sequence *sequence, const fa
 void fa_worker_point(const fa_worker *worker, const fa_worker_tile *tile, const fa_tensor *tensor,
                      int count, void **rows)
 {
-    const int own = count < tile->rows.rows ? count : tile->rows.rows;
+    const int own = (int)smaller(count, tile->rows.rows);
     fa_point_queries(worker->plan, &worker->sequence, tensor, tile->kv_head, tile->rows.row_begin,
                      own, rows);
     for (int r = own; r < count; ++r) rows[r] = rows[r - 1];
@@ -182,7 +183,7 @@ void fa_worker_bring(fa_worker *worker, const fa_rows *source, int64_t first, in
 {
     const int64_t row_bytes = source->columns * worker->plan->kernels->real_size;
     const int padded = count + FA_KEY_PADDING, most = padded + FA_ROWS_AHEAD;
-    const int64_t next = end - first < most ? end - first : most;
+    const int64_t next = smaller(end - first, most);
     fa_rows_point(source, first, next, rows);
     for (int64_t n = next; n < padded; ++n) rows[n] = rows[n - 1];
     if (!copy) return;

@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "numbers.h"
+
 /* A kept state: whether any key was seen, m, l, o. */
 typedef struct {
     int64_t fresh, m, l, o, bytes;
@@ -15,9 +17,9 @@ static layout layout_of(const fa_plan *plan, const fa_sequence *sequence)
 {
     const fa_kernels *kernels = plan->kernels;
     const int64_t lanes = kernels->lanes, size = kernels->real_size;
-    const int64_t rows = (sequence->tiling.rows + lanes - 1) / lanes * lanes;
-    const int64_t most = kernels->max_vectors * lanes, width = rows < most ? rows : most;
-    const int64_t padded = (plan->value_depth + lanes - 1) / lanes * lanes;
+    const int64_t rows = round_up(sequence->tiling.rows, lanes);
+    const int64_t width = smaller(rows, kernels->max_vectors * lanes);
+    const int64_t padded = round_up(plan->value_depth, lanes);
     layout at = {.fresh = 0, .m = FA_LINE};
     at.l = at.m + fa_line(width * size);
     at.o = at.l + fa_line(width * size);

@@ -86,7 +86,7 @@ static totals total_of(const fa_plan *plan)
         fa_sequence sequence;
         fa_plan_sequence(plan, n, &sequence);
         const int64_t own = sequence.tiling.tiles, chunks = sequence.chunks;
-        const int64_t tiles = (own < plan->tiles ? own : plan->tiles) * heads_of(plan, &sequence);
+        const int64_t tiles = smaller(own, plan->tiles) * heads_of(plan, &sequence);
         const double task = cost_of(&sequence, tiles) / (double)tasks_of_part(plan, &sequence);
         all.work += (double)(sequence.tiling.rows * depth) * cost_of(&sequence, heads);
         all.numbers += (sequence.tiling.rows + sequence.keys) * heads * depth;
@@ -119,7 +119,7 @@ static int heads_for(const fa_plan *plan)
     const fa_args *args = plan->args;
     const int64_t numbers = FA_ROWS_AHEAD * (args->depth + args->value_depth);
     const int64_t most = NEAR_BYTES / (numbers * fa_element_bytes(plan, plan->kv_storage));
-    int64_t heads = most < FA_MAX_TILES ? most : FA_MAX_TILES;
+    int64_t heads = smaller(most, FA_MAX_TILES);
     if (heads < 1 || plan->weights || !heads_lie_together(args)) heads = 1;
     return (int)divide_up(args->kv_heads, divide_up(args->kv_heads, heads));
 }
@@ -138,12 +138,16 @@ void fa_plan_tasks(fa_plan *plan)
     plan->heads = heads_for(plan);
     if (plan->threads == 1) return;
     const double share = all.cost / (plan->threads * (of->per_thread / 2.0));
+    all = total_of(plan);
     plan->split = all.most_chunks > 1 && all.state_bytes <= STATE_BYTES && !plan->weights &&
-                  total_of(plan).longest_task > share;
-    while (plan->heads > 1 && total_of(plan).longest_task > share)
+                  all.longest_task > share;
+    if (plan->split) all = total_of(plan);
+    while (plan->heads > 1 && all.longest_task > share) {
         plan->heads = (plan->heads + 1) / 2;
+        all = total_of(plan);
+    }
     if (!plan->split) return;
-    const int64_t run = total_of(plan).tasks / ((int64_t)plan->threads * SIZES.per_thread);
+    const int64_t run = all.tasks / ((int64_t)plan->threads * SIZES.per_thread);
     if (run > 1) plan->split = (int)run;
 }
 
@@ -165,8 +169,7 @@ void fa_plan_entries(fa_plan *plan)
         fa_sequence sequence;
         fa_plan_sequence(plan, n, &sequence);
         const int64_t tiles = sequence.tiling.tiles;
-        plan->entries[n].first_task =
-            (int64_t)cost_of(&sequence, tiles < plan->tiles ? tiles : plan->tiles);
+        plan->entries[n].first_task = (int64_t)cost_of(&sequence, smaller(tiles, plan->tiles));
     }
     if ((args->cu_q || args->kv_end) && plan->sequences > 1)
         qsort(plan->entries, (size_t)plan->sequences, sizeof *plan->entries, longest_first);
@@ -205,11 +208,9 @@ static fa_share share_of(const fa_plan *plan, const fa_entry *entry, int64_t par
     const int64_t head_parts = divide_up(sequence->tiling.tiles, plan->tiles);
     const int heads = heads_of(plan, sequence);
     fa_share share = {.entry = entry, .kv_head = part / head_parts * heads};
-    const int64_t heads_left = plan->args->kv_heads - share.kv_head;
-    share.heads = heads_left < heads ? (int)heads_left : heads;
+    share.heads = (int)smaller(plan->args->kv_heads - share.kv_head, heads);
     share.first_tile = (head_parts - 1 - part % head_parts) * plan->tiles;
-    const int64_t left = sequence->tiling.tiles - share.first_tile;
-    share.tiles = left < plan->tiles ? (int)left : plan->tiles;
+    share.tiles = (int)smaller(sequence->tiling.tiles - share.first_tile, plan->tiles);
     return share;
 }
 

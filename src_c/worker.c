@@ -82,7 +82,7 @@ fa_worker *fa_worker_start(const fa_plan *plan, int64_t task, int64_t next, int 
     }
     const int64_t key_block = worker->sequence.key_block;
     worker->block_begin = begin < end ? begin / key_block : 0;
-    worker->block_end = begin < end ? (end + key_block - 1) / key_block : 0;
+    worker->block_end = begin < end ? divide_up(end, key_block) : 0;
     if (plan->split) {
         const int64_t blocks = worker->sequence.chunk_blocks;
         worker->block_begin = larger(worker->block_begin, worker->share.first_chunk * blocks);
