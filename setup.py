@@ -29,7 +29,11 @@ ISAS = {
     "scalar": (None, ["-fno-tree-vectorize", "-fno-tree-slp-vectorize"], []),
     "avx2": (X86, ["-mavx2", "-mfma", "-mf16c"], ["/arch:AVX2"]),
     "avx512": (X86, ["-mfma", "-mf16c", *AVX512], ["/arch:AVX512"]),
-    "avx512_bf16": (DOTS, ["-mfma", "-mf16c", *AVX512, "-mavx512vbmi", "-mavx512bf16"], []),
+    "avx512_bf16": (
+        DOTS,
+        ["-mfma", "-mf16c", *AVX512, "-mavx512vbmi", "-mavx512vnni", "-mavx512bf16"],
+        [],
+    ),
     "amx": (
         TILES,
         ["-mfma", "-mf16c", *AVX512, "-mavx512vbmi", "-mamx-tile", "-mamx-bf16", "-mamx-int8"],

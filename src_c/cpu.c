@@ -87,6 +87,7 @@ const char *fa_cpu_lacks_avx512_bf16(void)
     if (fa_cpu_lacks_avx512()) return fa_cpu_lacks_avx512();
     cpuid(7, 0, leaf7);
     if (!(leaf7[ECX] & BIT(1))) return "the CPU has no AVX512-VBMI";
+    if (!(leaf7[ECX] & BIT(11))) return "the CPU has no AVX512-VNNI";
     cpuid(7, 1, leaf7);
     if (!(leaf7[EAX] & BIT(5))) return "the CPU has no arithmetic of bfloat16 (AVX512-BF16)";
     if (made_by_intel()) return "the CPU's arithmetic of bfloat16 is slower than that of float32";

@@ -28,7 +28,7 @@ FLAGS = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"],
 }
-FLAGS["avx512_bf16"] = [*FLAGS["avx512"], "-mavx512vbmi", "-mavx512bf16"]
+FLAGS["avx512_bf16"] = [*FLAGS["avx512"], "-mavx512vbmi", "-mavx512vnni", "-mavx512bf16"]
 FLAGS["amx"] = [*FLAGS["avx512"], "-mavx512vbmi", "-mamx-tile", "-mamx-bf16", "-mamx-int8"]
 
 

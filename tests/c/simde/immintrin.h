@@ -282,6 +282,7 @@ static inline simde__m512 add_products(simde__m512 sum, simde__m512i a, simde__m
 #define _mm512_reduce_ps above_floor
 #define _mm512_maskz_scalef_ps scale_lanes
 #define _mm512_dpbf16_ps add_products
+#define _mm512_dpbusd_epi32 simde_mm512_dpbusd_epi32
 #define _mm512_add_epi32 simde_mm512_add_epi32
 #define _mm512_and_si512 simde_mm512_and_si512
 #define _mm512_mask_add_epi32 simde_mm512_mask_add_epi32
@@ -304,6 +305,7 @@ static inline simde__m512 add_products(simde__m512 sum, simde__m512i a, simde__m
 #define _mm512_sub_epi32 simde_mm512_sub_epi32
 #define _mm512_ternarylogic_epi32 simde_mm512_ternarylogic_epi32
 #define _mm512_test_epi32_mask simde_mm512_test_epi32_mask
+#define _mm512_xor_si512 simde_mm512_xor_si512
 #define _mm512_abs_pd simde_mm512_abs_pd
 #define _mm512_abs_ps simde_mm512_abs_ps
 #define _mm512_add_pd simde_mm512_add_pd
