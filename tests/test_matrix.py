@@ -366,13 +366,14 @@ def test_scales_that_one_piece_does_not_carry(which, scale, rng):
 @pytest.mark.parametrize("queries", [1, 3, 8])
 @pytest.mark.parametrize("cap", [0.0, 20000.0])
 @pytest.mark.parametrize("size", [1, 2000])
-def test_small_features_beside_a_great_one(queries, cap, size, rng):
+@pytest.mark.parametrize("scale", [0.125, -0.125])
+def test_small_features_beside_a_great_one(queries, cap, size, scale, rng):
     """Of which no key has anything: then all digits of the others count."""
     q, k, v = tensors(rng, KINDS[0], batch=1, kv_heads=1, queries=queries, keys=1300)
     k = np.round(k.astype(np.float32) * 40).astype(np.int8)
     q[..., 7], k[..., 7] = size, 0
     v = np.round(v.astype(np.float32) * 40).astype(np.int8)
-    given = {"k_scale": 0.1, "v_scale": 0.025, "softcap": cap}
+    given = {"k_scale": 0.1, "v_scale": 0.025, "softcap": cap, "scale": scale}
     result = cases.run(ISA, q, k, v, **given)
     cases.check(result, q, k, v, **given)
     expected, lse = reference.attention(q, k, v, return_lse=True, **given)
