@@ -63,7 +63,7 @@ cdef extern from "kernels.h":
         const void *const *k_ahead
         const void *const *v_ahead
         fa_storage storage
-        int first
+        int ahead_element, first
         const float *k_scales
         const float *v_scales
         const fa_modifiers *modifiers
@@ -76,7 +76,7 @@ cdef extern from "kernels.h":
 
     ctypedef struct fa_kernels:
         const fa_matrix *matrix
-        int lanes
+        int real_size, lanes
         int max_vectors
         int key_block
         int thin_rows
@@ -250,8 +250,8 @@ cdef class Tile:
         block.k_ahead = block.k + FA_ROWS_AHEAD
         block.v_ahead = block.v + FA_ROWS_AHEAD if v is not None else NULL
         block.storage, block.first = FA_REAL, v is not None
-        block.k_scales = block.v_scales = NULL
-        block.modifiers = NULL
+        block.ahead_element = self.kernels.real_size
+        block.k_scales, block.v_scales, block.modifiers = NULL, NULL, NULL
         if modifiers is not None:
             modifiers = dict(modifiers)
             mask_rows = fill_modifiers(&c_modifiers, modifiers, self.width)

@@ -68,17 +68,25 @@ static void expect_next(const fa_worker *worker, space *k, space *v)
     if (!plan->weights) expect_keys(worker, &plan->args->v, begin, v);
 }
 
+/* Rows that are copied are copied all at once, so the next ones are asked for all before that. */
 void fa_worker_look_ahead(fa_worker *worker, int64_t count, int64_t following)
 {
     const void **v_rows = worker->plan->weights ? worker->k_rows : worker->v_rows;
-    const int64_t left = larger(count + following - FA_ROWS_AHEAD, 0), own = smaller(left, count);
+    const int copied = worker->k_copied || worker->v_copied;
+    const int64_t distance = copied ? count : FA_ROWS_AHEAD;
+    const int64_t left = larger(count + following - distance, 0), own = smaller(left, count);
     const int none = left == 0 && worker->next_task < 0; /* any rows, best those at hand */
-    worker->k_ahead = worker->k_rows + (none ? 0 : FA_ROWS_AHEAD);
-    worker->v_ahead = v_rows + (none ? 0 : FA_ROWS_AHEAD);
-    if (none || following >= FA_ROWS_AHEAD + FA_KEY_PADDING) return;
+    worker->k_ahead = worker->k_rows + (none ? 0 : distance);
+    worker->v_ahead = v_rows + (none ? 0 : distance);
+    if (none || (!copied && following >= FA_ROWS_AHEAD + FA_KEY_PADDING)) return;
     space k = {worker->k_asks + own, count - own}, v = {worker->v_asks + own, count - own};
-    memcpy(worker->k_asks, worker->k_ahead, (size_t)own * sizeof *k.rows);
-    memcpy(worker->v_asks, worker->v_ahead, (size_t)own * sizeof *v.rows);
+    if (copied) {
+        fa_rows_point(&worker->k, worker->key_end, own, worker->k_asks);
+        if (!worker->plan->weights) fa_rows_point(&worker->v, worker->key_end, own, worker->v_asks);
+    } else {
+        memcpy(worker->k_asks, worker->k_ahead, (size_t)own * sizeof *k.rows);
+        memcpy(worker->v_asks, worker->v_ahead, (size_t)own * sizeof *v.rows);
+    }
     if (worker->next_task >= 0) expect_next(worker, &k, &v);
     for (int64_t n = 0; n < k.count + FA_KEY_PADDING; ++n) k.rows[n] = worker->k_rows[0];
     for (int64_t n = 0; n < v.count + FA_KEY_PADDING; ++n) v.rows[n] = v_rows[0];

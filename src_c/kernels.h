@@ -87,7 +87,8 @@ typedef struct {
     /* Thin tiles read rows of any storage, and multiply what they read by [keys] scales or NULL;
      * for wide tiles FA_REAL and NULL. */
     fa_storage storage;
-    int first; /* the rows come from memory: no tile has used them just now */
+    int ahead_element; /* bytes: wide tiles ask for rows as they lie, not as they are copied */
+    int first;         /* the rows come from memory: no tile has used them just now */
     const float *k_scales, *v_scales;
     const void *k_panels, *v_panels; /* as pieces, from key panel_begin on; or NULL */
     int panel_begin;                 /* a multiple of FA_PANEL_ALIGN */

@@ -12,9 +12,9 @@ static const struct sizes {
     int64_t bytes; /* of packed queries and outputs, at most: they stay in the second-level cache */
     int tiles;     /* at most */
     int per_thread; /* so many tasks, or the last one to finish is long alone */
-} SIZES = {256 * 1024, 8, 16},
+} SIZES = {512 * 1024, 12, 16},
   /* Every task packs its keys, which must be worth it; caches are large where such units are. */
-    MATRIX_SIZES = {1536 * 1024, FA_MAX_TILES, 4};
+    MATRIX_SIZES = {1024 * 1024, FA_MAX_TILES, 4};
 
 enum {
     /* Of all chunks together; beyond it, rather fewer tasks. */
@@ -58,7 +58,7 @@ static int heads_lie_together(const fa_args *args)
     return args->kv_heads > 1 && llabs(args->k.head) <= run * llabs(args->k.row);
 }
 
-/* Of packed queries, and of outputs, those of chunks before as well. */
+/* Of packed queries and outputs; those of chunks before are touched once a chunk. */
 static int64_t tile_bytes(const fa_plan *plan)
 {
     const fa_kernels *kernels = plan->kernels;
@@ -67,7 +67,7 @@ static int64_t tile_bytes(const fa_plan *plan)
     const int64_t width = (int64_t)vectors * kernels->lanes, depth = plan->args->depth;
     const int64_t queries =
         matrix ? matrix->panel_bytes(width, depth) : width * depth * kernels->real_size;
-    return queries + 2 * width * plan->value_depth * kernels->real_size;
+    return queries + width * plan->value_depth * kernels->real_size;
 }
 
 /* Of all sequences. */

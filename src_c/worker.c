@@ -130,8 +130,6 @@ static void bring(fa_worker *worker, int64_t end, int k_copied, int v_copied)
         if (v_scales) worker->v_scales[n] = v_scales[skipped];
     }
     fa_worker_look_ahead(worker, worker->key_end - worker->first_row, end - worker->key_end);
-    if (k_copied) worker->k_ahead = worker->k_rows;
-    if (v_copied) worker->v_ahead = worker->v_rows;
 }
 
 enum { LONG_CACHE = 1024 }; /* keys: more of them come from memory, not from the next cache */
@@ -210,6 +208,7 @@ static fa_block block_of(fa_worker *worker, const fa_worker_tile *tile, int64_t 
     fa_block part = {.keys = (int)(range.end - range.begin)};
     part.k = worker->k_rows + skipped;
     part.v = worker->v_rows + skipped;
+    part.ahead_element = worker->k.element;
     part.k_ahead = worker->k_ahead + skipped;
     part.v_ahead = worker->v_ahead + skipped;
     if (worker->plan->kv_widened && !worker->k_copied && worker->sequence.thin) {
@@ -257,7 +256,7 @@ static void update_range(fa_worker *worker, fa_worker_tile *tile, int64_t block,
 {
     const fa_matrix *matrix = worker->sequence.matrix;
     fa_block part = block_of(worker, tile, block, range);
-    part.first = !worker->block_used && !worker->k_copied && !matrix;
+    part.first = !worker->block_used && !matrix;
     const int in_panels = matrix && tile->state.q_panels && part.k_panels;
     if (in_panels && matrix->update(&tile->state, &part)) {
         FA_MARK(FA_STAGE_MATRIX);
