@@ -198,8 +198,7 @@ static fa_range needed(const fa_worker *worker, const fa_worker_tile *tile, int6
     return range;
 }
 
-/* Keys that no row of the tile may see add exactly nothing, so leaving them out, or in, does not
- * change a bit. */
+/* Keys that no row of the tile may see add exactly nothing: they may be left out, or in. */
 static fa_block block_of(fa_worker *worker, const fa_worker_tile *tile, int64_t block,
                          fa_range range)
 {
