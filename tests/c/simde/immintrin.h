@@ -13,24 +13,6 @@
 
 #include "tiles.h"
 
-static inline simde__m512i widen_32(__m128i bytes)
-{
-    simde__m512i_private wide;
-    uint8_t from[16];
-    _mm_storeu_si128((__m128i *)from, bytes);
-    for (int n = 0; n < 16; ++n) wide.u32[n] = from[n];
-    return simde__m512i_from_private(wide);
-}
-
-static inline simde__m512i widen_64(__m128i bytes)
-{
-    simde__m512i_private wide;
-    uint8_t from[16];
-    _mm_storeu_si128((__m128i *)from, bytes);
-    for (int n = 0; n < 8; ++n) wide.u64[n] = from[n];
-    return simde__m512i_from_private(wide);
-}
-
 /* 128-bit quarters: two of a, then two of b, two bits of the control each. */
 static inline simde__m512 quarters(simde__m512 a, simde__m512 b, int control)
 {
@@ -175,6 +157,11 @@ static inline simde__m512i load_u8(simde__mmask64 mask, const void *from)
     return simde__m512i_from_private(to);
 }
 
+static inline __m256i load_u8_half(uint32_t mask, const void *from)
+{
+    return simde_mm512_castsi512_si256(load_u8(mask, from));
+}
+
 static inline simde__m512 load_f32(simde__mmask16 mask, const float *from)
 {
     simde__m512_private to;
@@ -182,18 +169,18 @@ static inline simde__m512 load_f32(simde__mmask16 mask, const float *from)
     return simde__m512_from_private(to);
 }
 
-static inline void store_f32(float *to, simde__mmask16 mask, simde__m512 a)
-{
-    simde__m512_private from = simde__m512_to_private(a);
-    for (int n = 0; n < 16; ++n)
-        if (mask >> n & 1) to[n] = from.f32[n];
-}
-
 static inline float greatest_f32(simde__m512 a)
 {
     simde__m512_private x = simde__m512_to_private(a);
     for (int n = 1; n < 16; ++n) x.f32[0] = x.f32[n] > x.f32[0] ? x.f32[n] : x.f32[0];
     return x.f32[0];
+}
+
+static inline int sum_i32(simde__m512i a)
+{
+    simde__m512i_private x = simde__m512i_to_private(a);
+    for (int n = 1; n < 16; ++n) x.u32[0] += x.u32[n];
+    return x.i32[0];
 }
 
 static inline float least_f32(simde__m512 a)
@@ -255,8 +242,6 @@ static inline simde__m512 add_products(simde__m512 sum, simde__m512i a, simde__m
 #define __mmask32 simde__mmask32
 #define __mmask16 simde__mmask16
 #define __mmask8 simde__mmask8
-#define _mm512_cvtepu8_epi32 widen_32
-#define _mm512_cvtepu8_epi64 widen_64
 #define _mm512_shuffle_f32x4 quarters
 #define _mm512_shuffle_f64x2 quarters_64
 #define _mm512_cvtph_ps from_halves
@@ -274,15 +259,17 @@ static inline simde__m512 add_products(simde__m512 sum, simde__m512i a, simde__m
 #define _mm512_cvtss_f32(a) (simde__m512_to_private(a).f32[0])
 #define _mm512_cvtps_epi32 round_i32
 #define _mm512_maskz_loadu_epi16 load_u16
+#define _mm256_maskz_loadu_epi8 load_u8_half
 #define _mm512_maskz_loadu_epi8 load_u8
 #define _mm512_maskz_loadu_ps load_f32
-#define _mm512_mask_store_ps store_f32
 #define _mm512_reduce_max_ps greatest_f32
 #define _mm512_reduce_min_ps least_f32
+#define _mm512_reduce_add_epi32 sum_i32
 #define _mm512_reduce_ps above_floor
 #define _mm512_maskz_scalef_ps scale_lanes
 #define _mm512_dpbf16_ps add_products
 #define _mm512_dpbusd_epi32 simde_mm512_dpbusd_epi32
+#define _mm512_abs_epi32 simde_mm512_abs_epi32
 #define _mm512_add_epi32 simde_mm512_add_epi32
 #define _mm512_and_si512 simde_mm512_and_si512
 #define _mm512_mask_add_epi32 simde_mm512_mask_add_epi32
@@ -337,8 +324,6 @@ static inline simde__m512 add_products(simde__m512 sum, simde__m512i a, simde__m
 #define _mm512_loadu_ps simde_mm512_loadu_ps
 #define _mm512_mask_blend_pd simde_mm512_mask_blend_pd
 #define _mm512_mask_blend_ps simde_mm512_mask_blend_ps
-#define _mm512_maskz_set1_epi32 simde_mm512_maskz_set1_epi32
-#define _mm512_maskz_set1_epi64 simde_mm512_maskz_set1_epi64
 #define _mm512_max_pd simde_mm512_max_pd
 #define _mm512_max_ps simde_mm512_max_ps
 #define _mm512_min_pd simde_mm512_min_pd
@@ -373,7 +358,6 @@ static inline simde__m512 add_products(simde__m512 sum, simde__m512i a, simde__m
 #define _mm512_insertf32x4 simde_mm512_insertf32x4
 #define _mm512_mask_mov_epi8 simde_mm512_mask_mov_epi8
 #define _mm512_mask_ternarylogic_epi32 simde_mm512_mask_ternarylogic_epi32
-#define _mm512_maskz_permutexvar_ps simde_mm512_maskz_permutexvar_ps
 #define _mm512_max_epu8 simde_mm512_max_epu8
 #define _mm512_movepi8_mask simde_mm512_movepi8_mask
 #define _mm512_permutex2var_epi16 simde_mm512_permutex2var_epi16
