@@ -59,6 +59,19 @@ def test_depths(isa, depth, rng):
         cases.check(run(isa, q, k, v), q, k, v)
 
 
+@pytest.mark.parametrize("depth", [33, 960, 2048])
+@pytest.mark.parametrize("queries", [1, 5])
+def test_greatest_sums_of_integers(isa, depth, queries, rng):
+    """Every feature of a key counts as much as it can, with either sign."""
+    q = np.full((1, 2, queries, depth), 1.9921875, cases.dtype_of("bfloat16"))
+    q[:, 1] *= -1
+    k = np.where(rng.random((1, 2, 150, 1)) < 0.5, -128, 64) * np.ones(depth)
+    v = rng.integers(-128, 128, k.shape)
+    k, v = k.astype(np.int8), v.astype(np.int8)
+    given = {"scale": np.log(2) / 2**17, "v_scale": 0.1}  # with it, sums of float32 are exact
+    cases.check(cases.run(isa, q, k, v, **given), q, k, v, **given)
+
+
 @pytest.mark.parametrize(
     "pair", [*PAIRS, ("float32", "float32"), ("float64", "float64")], ids="-".join
 )
