@@ -244,6 +244,9 @@ static inline simde__m512 add_products(simde__m512 sum, simde__m512i a, simde__m
 #define __mmask8 simde__mmask8
 #define _mm512_shuffle_f32x4 quarters
 #define _mm512_shuffle_f64x2 quarters_64
+#define _mm512_shuffle_i64x2(a, b, control)                                                        \
+    simde_mm512_castps_si512(                                                                      \
+        quarters(simde_mm512_castsi512_ps(a), simde_mm512_castsi512_ps(b), control))
 #define _mm512_cvtph_ps from_halves
 #define _mm512_cvtps_ph to_halves
 #define _mm512_cvtepu16_epi32 widen_u16
@@ -361,7 +364,6 @@ static inline simde__m512 add_products(simde__m512 sum, simde__m512i a, simde__m
 #define _mm512_max_epu8 simde_mm512_max_epu8
 #define _mm512_movepi8_mask simde_mm512_movepi8_mask
 #define _mm512_permutex2var_epi16 simde_mm512_permutex2var_epi16
-#define _mm512_permutex2var_epi64 simde_mm512_permutex2var_epi64
 #define _mm512_permutex2var_epi8 simde_mm512_permutex2var_epi8
 #define _mm512_set1_epi8 simde_mm512_set1_epi8
 #define _mm512_unpackhi_epi8 simde_mm512_unpackhi_epi8
