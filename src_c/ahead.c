@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * What is asked for long before it is needed, and comes from memory while a thread computes: for
- * each key at hand one that comes FA_ROWS_AHEAD later, and where the task has none left, what the
+ * each key at hand a later one (fa_rows_ahead), and where the task has none left, what the
  * thread's next task begins with. Without that its queries came when they were packed: a ninth of
  * the time of many heads of 64 x 64, measured on Zen 4.
  */
@@ -73,12 +73,12 @@ void fa_worker_look_ahead(fa_worker *worker, int64_t count, int64_t following)
 {
     const void **v_rows = worker->plan->weights ? worker->k_rows : worker->v_rows;
     const int copied = worker->k_copied || worker->v_copied;
-    const int64_t distance = copied ? count : FA_ROWS_AHEAD;
+    const int64_t ahead = fa_rows_ahead(worker->sequence.matrix), distance = copied ? count : ahead;
     const int64_t left = larger(count + following - distance, 0), own = smaller(left, count);
     const int none = left == 0 && worker->next_task < 0; /* any rows, best those at hand */
     worker->k_ahead = worker->k_rows + (none ? 0 : distance);
     worker->v_ahead = v_rows + (none ? 0 : distance);
-    if (none || (!copied && following >= FA_ROWS_AHEAD + FA_KEY_PADDING)) return;
+    if (none || (!copied && following >= ahead + FA_KEY_PADDING)) return;
     space k = {worker->k_asks + own, count - own}, v = {worker->v_asks + own, count - own};
     if (copied) {
         fa_rows_point(&worker->k, worker->key_end, own, worker->k_asks);

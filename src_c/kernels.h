@@ -24,7 +24,8 @@
 #include "platform.h"
 
 enum {
-    FA_ROWS_AHEAD = 64,  /* K and V are asked for so many keys before they are needed */
+    FA_ROWS_AHEAD = 64,  /* K and V are asked for so many keys before they are needed: mostly, */
+    FA_MOST_AHEAD = 128, /* and at most */
     FA_KEY_PADDING = 16, /* kernels look so far past the last key of a block */
     FA_PANEL_ALIGN = 32, /* panels hold a multiple of it, of keys and of features */
     FA_MAX_WIDTH = 64    /* rows of a tile on any instruction set, at most */
@@ -108,6 +109,7 @@ typedef struct fa_matrix {
      * faster ones. */
     int min_rows, min_key_numbers, min_products;
     int load_keys;  /* packed at a time, of several blocks */
+    int rows_ahead; /* see FA_ROWS_AHEAD */
     int chunk_keys; /* of a state */
     /* Bytes of the panels of so many rows of q, k or v, and of p. */
     int64_t (*panel_bytes)(int64_t rows, int64_t depth);
@@ -124,6 +126,11 @@ typedef struct fa_matrix {
     /* The limit of the unit: floating-point operations done in registers. */
     double (*product_loop)(int64_t repeats);
 } fa_matrix;
+
+FA_INLINE int fa_rows_ahead(const fa_matrix *matrix)
+{
+    return matrix ? matrix->rows_ahead : FA_ROWS_AHEAD;
+}
 
 typedef struct fa_kernels {
     const char *isa;

@@ -43,7 +43,7 @@ static void take_all(fa_worker *worker, const fa_plan *plan, arena *from)
     const int64_t width = (int64_t)kernels->max_vectors * kernels->lanes;
     const int64_t block = matrix ? matrix->key_block : kernels->key_block;
     const int64_t at_hand = matrix ? matrix->load_keys : kernels->key_block;
-    const int64_t keys = at_hand + FA_ROWS_AHEAD + FA_KEY_PADDING;
+    const int64_t keys = at_hand + FA_MOST_AHEAD + FA_KEY_PADDING;
     const int64_t depth = plan->args->depth, value_depth = plan->value_depth;
     const int64_t deepest = larger(depth, value_depth);
     fa_tile shared = {.depth = depth, .value_depth = value_depth};

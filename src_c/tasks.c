@@ -117,7 +117,7 @@ static int tiles_for(const fa_plan *plan, const struct sizes *of, const totals *
 static int heads_for(const fa_plan *plan)
 {
     const fa_args *args = plan->args;
-    const int64_t numbers = FA_ROWS_AHEAD * (args->depth + args->value_depth);
+    const int64_t numbers = fa_rows_ahead(plan->model.matrix) * (args->depth + args->value_depth);
     const int64_t most = NEAR_BYTES / (numbers * fa_element_bytes(plan, plan->kv_storage));
     int64_t heads = smaller(most, FA_MAX_TILES);
     if (heads < 1 || plan->weights || !heads_lie_together(args)) heads = 1;
