@@ -197,14 +197,23 @@ static void watch_forks(void) { pthread_atfork(before_fork, in_parent, in_child)
 
 /* ---- a caller ---- */
 
-/* Helpers take no signals: those are for the program's own threads. */
+/* Helpers take no signals, which are for the program's own threads, but for what a thread does
+ * itself: blocked, such a signal would end the program without asking the handler it has (Python's
+ * faulthandler; a sanitizer; a program that answers for pages of a file). */
+static void signals_of_others(sigset_t *set)
+{
+    static const int OWN[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
+    sigfillset(set);
+    for (size_t n = 0; n < sizeof OWN / sizeof *OWN; ++n) sigdelset(set, OWN[n]);
+}
+
 static void hire(int wanted)
 {
-    sigset_t all, before;
+    sigset_t others, before;
     pthread_once(&watched, watch_forks);
     pthread_mutex_lock(&mutex);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    signals_of_others(&others);
+    pthread_sigmask(SIG_SETMASK, &others, &before);
     while (atomic_load(&helpers) < wanted) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, helper, (void *)(intptr_t)atomic_load(&helpers)))

@@ -200,6 +200,32 @@ def test_interrupt_leaves_everything_usable():
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of threads")
+def test_helpers_take_the_signals_that_are_their_own():
+    result = programs.run(
+        """
+        import os, signal, time, numpy as np, fastattn
+        def blocked(thread):
+            status = open(f"/proc/self/task/{thread}/status").read()
+            bits = int(status.split("SigBlk:")[1].split()[0], 16)
+            return {number for number in range(1, 32) if bits >> (number - 1) & 1}
+        own = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+        before = set(os.listdir("/proc/self/task"))
+        q = np.ones((1, 8, 200, 64), np.float32)
+        fastattn.attention(q, q, q, num_threads=3)
+        helpers = set(os.listdir("/proc/self/task")) - before
+        assert len(helpers) == 2, helpers
+        deadline = time.monotonic() + 10  # a thread that has not begun yet blocks all
+        while any(own & blocked(helper) for helper in helpers):
+            assert time.monotonic() < deadline, [blocked(helper) for helper in helpers]
+            time.sleep(0.01)
+        for helper in helpers:
+            assert blocked(helper) >= {signal.SIGINT, signal.SIGTERM, signal.SIGALRM}
+        """
+    )
+    assert result.returncode == 0, result.stderr
+
+
 def test_threadpoolctl_sees_and_limits():
     threadpoolctl = pytest.importorskip("threadpoolctl")
     with fastattn.num_threads(7):
