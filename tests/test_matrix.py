@@ -363,7 +363,7 @@ def test_scales_that_one_piece_does_not_carry(which, scale, rng):
     cases.check(cases.run(ISA, q, k, v, **scales), q, k, v, **scales)
 
 
-@pytest.mark.parametrize("queries", [1, 3, 8])
+@pytest.mark.parametrize("queries", [1, 3, 4, 8])
 @pytest.mark.parametrize("cap", [0.0, 20000.0])
 @pytest.mark.parametrize("size", [1, 2000])
 @pytest.mark.parametrize("scale", [0.125, -0.125])
@@ -378,7 +378,10 @@ def test_small_features_beside_a_great_one(queries, cap, size, scale, rng):
     cases.check(result, q, k, v, **given)
     expected, lse = reference.attention(q, k, v, return_lse=True, **given)
     np.testing.assert_allclose(result[1], lse, rtol=0, atol=2.0**-10)
-    np.testing.assert_allclose(result[0].astype(float), expected, rtol=2.0**-8, atol=2.0**-9)
+    allowed = 2.0**-8 * np.abs(expected) + 2.0**-9
+    if ISA == "amx" and queries * HEADS > 8:  # more rows than stay integers: p is a bfloat16
+        allowed += 2.0**-7 * reference.attention(q, k, np.abs(v.astype(np.int16)), **given)
+    assert (np.abs(result[0].astype(float) - expected) <= allowed).all()
 
 
 @pytest.mark.parametrize("kind", marked(kind for kind in KINDS if kind[0] == "float32"))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Found before the compiler's own: AVX-512 in portable C, and AMX (tiles.h), so that their kernels
- * are tested on machines without. SIMDe has nearly all of what they use; the rest is below.
+ * Found before the compiler's own: AVX-512 in portable C, and AMX (../tiles.h), so that their
+ * kernels are tested on machines without. SIMDe has nearly all of what they use; the rest is below.
  */
 #ifndef FA_SIMDE_H
 #define FA_SIMDE_H
@@ -11,7 +11,20 @@
 #include_next <immintrin.h>
 #include <simde/x86/avx512.h>
 
-#include "tiles.h"
+#include "../tiles.h"
+
+#undef _tile_loadd
+#undef _tile_stored
+#undef _tile_zero
+#undef _tile_dpbf16ps
+#undef _tile_dpbssd
+#define _tile_loadconfig tile_configure
+#define _tile_release tile_release
+#define _tile_loadd tile_load
+#define _tile_stored tile_store
+#define _tile_zero tile_zero
+#define _tile_dpbf16ps tile_multiply_bfloats
+#define _tile_dpbssd tile_multiply_bytes
 
 /* 128-bit quarters: two of a, then two of b, two bits of the control each. */
 static inline simde__m512 quarters(simde__m512 a, simde__m512 b, int control)

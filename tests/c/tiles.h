@@ -94,17 +94,4 @@ static inline void tile_multiply_bytes(int to, int left, int right)
                 sums[row][n / 4] += (uint32_t)(a[row][4 * k + n % 4] * b[k][n]);
 }
 
-#undef _tile_loadd
-#undef _tile_stored
-#undef _tile_zero
-#undef _tile_dpbf16ps
-#undef _tile_dpbssd
-#define _tile_loadconfig tile_configure
-#define _tile_release tile_release
-#define _tile_loadd tile_load
-#define _tile_stored tile_store
-#define _tile_zero tile_zero
-#define _tile_dpbf16ps tile_multiply_bfloats
-#define _tile_dpbssd tile_multiply_bytes
-
 #endif
