@@ -14,6 +14,7 @@
 #include "../tiles.h"
 
 #undef _tile_loadd
+#undef _tile_stream_loadd
 #undef _tile_stored
 #undef _tile_zero
 #undef _tile_dpbf16ps
@@ -21,6 +22,7 @@
 #define _tile_loadconfig tile_configure
 #define _tile_release tile_release
 #define _tile_loadd tile_load
+#define _tile_stream_loadd tile_load
 #define _tile_stored tile_store
 #define _tile_zero tile_zero
 #define _tile_dpbf16ps tile_multiply_bfloats
