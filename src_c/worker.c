@@ -141,7 +141,8 @@ static void load_panels(fa_worker *worker)
     fa_block all = {.k = worker->k_rows, .v = worker->v_rows};
     all.k_ahead = worker->k_ahead, all.v_ahead = worker->v_ahead;
     all.keys = (int)(worker->key_end - worker->first_row);
-    all.first = worker->sequence.positions.end > LONG_CACHE && !worker->k_copied;
+    all.first = (worker->sequence.positions.end > LONG_CACHE || worker->next_task >= 0) &&
+                !worker->k_copied;
     if (!worker->k_copied) {
         all.storage = plan->kv_storage;
         all.k_scales = plan->args->k_scale.data ? worker->k_scales : NULL;
