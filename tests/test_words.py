@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: MIT
+"""Probabilities in integers of 16 bits (src_c/pieces/words.inc): their error, and what they refuse."""
+
+import re
+from pathlib import Path
+
+import cases
+import numpy as np
+import pytest
+
+import fastattn
+from fastattn import _kernels, reference
+
+SOURCE = Path(__file__).parent.parent / "src_c" / "pieces" / "words.inc"
+ISA = fastattn.isas()[-1]
+on_the_unit = [
+    pytest.mark.forces_isa,
+    pytest.mark.skipif(
+        not _kernels.matrix_pieces(ISA),
+        reason="this machine has no unit for bfloat16 (AVX512-BF16, AMX, BFMMLA)",
+    ),
+]
+
+
+def constants():
+    return {
+        name: int(value) for name, value in re.findall(r"WORD_(\w+) = (\d+)", SOURCE.read_text())
+    }
+
+
+def upper_half(x):
+    """Rounded to bfloat16."""
+    return x.astype(cases.dtype_of("bfloat16")).astype(np.float64)
+
+
+def exp2_words(y, c1, c2, c3):
+    """What exp2_words of words.inc does, on integers."""
+    f = y << 7 & 0xFFFF
+    less = (f * c3 >> 16) + c2
+    less = f * (c1 - (f * less >> 16)) >> 16
+    words = (y - less + (127 - 56) * 512 + 1 >> 1) >> 1
+    return (words.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def rms(error):
+    return float(np.sqrt((error**2).mean()))
+
+
+def test_constants_have_the_least_error():
+    given = constants()
+    assert (given["UNIT"], given["LEAST"]) == (512, 56)
+    chosen = [given[name] for name in ("C1", "C2", "C3")]
+    x = np.linspace(-8, 0, 100_000, endpoint=False)
+    y = np.rint(512 * (x + 56)).astype(np.int64)
+
+    def error(values):
+        return rms(exp2_words(y, *values) / 2.0**x - 1)
+
+    assert rms(upper_half(2.0**x) / 2.0**x - 1) <= 1.67e-3
+    assert error(chosen) <= 1.73e-3
+    for place in range(3):
+        for step in (-1, 1):
+            other = list(chosen)
+            other[place] += step
+            assert error(other) >= error(chosen)
+
+
+def test_every_power_of_two_is_exact():
+    c1, c2, c3 = (constants()[name] for name in ("C1", "C2", "C3"))
+    powers = np.arange(-55, 8)
+    np.testing.assert_array_equal(exp2_words(512 * (powers + 56), c1, c2, c3), 2.0**powers)
+
+
+def problem(rng, keys=200, queries=40):
+    """Scores are what the first feature of K says."""
+    q = np.zeros((1, 1, queries, 64), np.float32)
+    k = np.zeros((1, 1, keys, 64), np.float32)
+    q[..., 0] = 1
+    return q, k, rng.standard_normal((1, 1, keys, 64)).astype(np.float32)
+
+
+def narrowed(*tensors):
+    return [x.astype(cases.dtype_of("bfloat16")) for x in tensors]
+
+
+@pytest.mark.parametrize("low", [-60, -2e4, -3e4, -1e5, -1e30])
+@pytest.mark.parametrize("queries", [20, 40])
+class TestOnTheUnit:
+    pytestmark = on_the_unit
+
+    def test_scores_far_below(self, low, queries, rng):
+        """In units of e: words would take some of them for great ones."""
+        q, k, v = problem(rng, queries=queries)
+        k[..., 0] = rng.uniform(low, 0, k.shape[:-1])
+        k[..., 77, 0] = 0
+        q, k, v = narrowed(q, k, v)
+        cases.check(cases.run(ISA, q, k, v, scale=1.0), q, k, v, scale=1.0)
+
+    def test_values_far_below_do_not_count(self, low, queries, rng):
+        """However great they are: 2^-56 would be too much of 2^59."""
+        q, k, v = problem(rng, queries=queries)
+        k[..., 1::2, 0] = low
+        v[..., 1::2, :] = 2.0**59 if low < -100 else 1
+        q, k, v = narrowed(q, k, v)
+        out, _ = cases.run(ISA, q, k, v, scale=1.0)
+        seen = [k[:, :, ::2], v[:, :, ::2]] if low < -100 else [k, v]
+        expected = reference.attention(q, *seen, scale=1.0)
+        np.testing.assert_allclose(out.astype(float), expected.astype(float), atol=2e-2)
+
+    def test_forbidden_scores_may_be_great(self, low, queries, rng):
+        q, k, v = problem(rng, queries=queries)
+        k[..., 150:, 0] = -low
+        mask = rng.random((queries, 200)) < 0.5
+        mask[:, 150:], mask[:, 0] = False, True
+        q, k, v = narrowed(q, k, v)
+        for options in ({"attn_mask": mask}, {"kv_lengths": 150}):
+            options["scale"] = 1.0
+            cases.check(cases.run(ISA, q, k, v, **options), q, k, v, **options)
+
+
+@pytest.mark.parametrize("depth", [32, 64, 96, 128, 160, 256])
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "float32"])
+class TestTurns:
+    """Every depth takes its own turns at the next chunk's scores; rows alike do not depend on them."""
+
+    pytestmark = on_the_unit
+
+    def test_all_keys_have_their_scores(self, depth, kind, rng):
+        dtype = cases.dtype_of(kind)
+        q, k, v = (
+            rng.standard_normal((1, 2, rows, depth)).astype(dtype) for rows in (96, 300, 300)
+        )
+        cases.check(cases.run(ISA, q, k, v), q, k, v)
+        cases.check(cases.run(ISA, q, k, v, causal=True), q, k, v, causal=True)
+
+    def test_a_chunk_that_raises_the_maximum_begins_again(self, depth, kind, rng):
+        dtype = cases.dtype_of(kind)
+        q, k, v = (
+            rng.standard_normal((1, 1, rows, depth)).astype(np.float32) for rows in (64, 520, 520)
+        )
+        k *= np.repeat(np.linspace(0.1, 6, 65), 8)[:520, None]  # rises within chunks as well
+        q, k, v = q.astype(dtype), k.astype(dtype), v.astype(dtype)
+        cases.check(cases.run(ISA, q, k, v), q, k, v)
