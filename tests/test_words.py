@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Probabilities in integers of 16 bits (src_c/pieces/words.inc): their error, and what they refuse."""
+"""Probabilities in integers of 16 bits (src_c/pieces/words.inc): their error, what they refuse."""
 
 import re
 from pathlib import Path
@@ -121,7 +121,7 @@ class TestOnTheUnit:
 @pytest.mark.parametrize("depth", [32, 64, 96, 128, 160, 256])
 @pytest.mark.parametrize("kind", ["bfloat16", "float16", "float32"])
 class TestTurns:
-    """Every depth takes its own turns at the next chunk's scores; rows alike do not depend on them."""
+    """Every depth takes its own turns at the scores of the next chunk."""
 
     pytestmark = on_the_unit
 

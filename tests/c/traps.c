@@ -79,7 +79,8 @@ static int execute(const instruction *at)
     void *memory = (void *)at->address;
     if (at->in_memory) switch (at->code) {
         case NONE | 0x49: tile_configure(memory); return 1;                 /* LDTILECFG */
-        case XF2 | 0x4b: tile_load(at->reg, memory, at->stride); return 1;  /* TILELOADD */
+        case XF2 | 0x4b:                                                    /* TILELOADD */
+        case X66 | 0x4b: tile_load(at->reg, memory, at->stride); return 1;  /* TILELOADDT1 */
         case XF3 | 0x4b: tile_store(at->reg, memory, at->stride); return 1; /* TILESTORED */
         default: return 0;
         }

@@ -12,6 +12,7 @@
 #include <simde/x86/avx512.h>
 
 #include "../tiles.h"
+#include "functions.h"
 
 #undef _tile_loadd
 #undef _tile_stream_loadd
@@ -27,227 +28,6 @@
 #define _tile_zero tile_zero
 #define _tile_dpbf16ps tile_multiply_bfloats
 #define _tile_dpbssd tile_multiply_bytes
-
-/* 128-bit quarters: two of a, then two of b, two bits of the control each. */
-static inline simde__m512 quarters(simde__m512 a, simde__m512 b, int control)
-{
-    simde__m512_private x = simde__m512_to_private(a), y = simde__m512_to_private(b), r;
-    for (int n = 0; n < 4; ++n) r.m128[n] = (n < 2 ? x : y).m128[control >> 2 * n & 3];
-    return simde__m512_from_private(r);
-}
-
-static inline simde__m512d quarters_64(simde__m512d a, simde__m512d b, int control)
-{
-    simde__m512d_private x = simde__m512d_to_private(a), y = simde__m512d_to_private(b), r;
-    for (int n = 0; n < 4; ++n) r.m128d[n] = (n < 2 ? x : y).m128d[control >> 2 * n & 3];
-    return simde__m512d_from_private(r);
-}
-
-/* Conversions between widths, by halves. */
-static inline simde__m512 from_halves(__m256i halves)
-{
-    simde__m512_private wide;
-    wide.m256[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
-    wide.m256[1] = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
-    return simde__m512_from_private(wide);
-}
-
-static inline __m256i to_halves(simde__m512 a, const int rounding)
-{
-    (void)rounding;
-    simde__m512_private wide = simde__m512_to_private(a);
-    return _mm256_set_m128i(_mm256_cvtps_ph(wide.m256[1], 0), _mm256_cvtps_ph(wide.m256[0], 0));
-}
-
-static inline simde__m512i widen_u16(__m256i from)
-{
-    simde__m512i_private wide;
-    uint16_t some[16];
-    _mm256_storeu_si256((__m256i *)some, from);
-    for (int n = 0; n < 16; ++n) wide.u32[n] = some[n];
-    return simde__m512i_from_private(wide);
-}
-
-static inline simde__m512i widen_i8(__m128i from)
-{
-    simde__m512i_private wide;
-    int8_t some[16];
-    _mm_storeu_si128((__m128i *)some, from);
-    for (int n = 0; n < 16; ++n) wide.i32[n] = some[n];
-    return simde__m512i_from_private(wide);
-}
-
-static inline __m256i narrow_u32(simde__m512i a)
-{
-    simde__m512i_private wide = simde__m512i_to_private(a);
-    uint16_t some[16];
-    for (int n = 0; n < 16; ++n) some[n] = (uint16_t)wide.u32[n];
-    return _mm256_loadu_si256((const __m256i *)some);
-}
-
-static inline __m128i narrow_u8(simde__m512i a)
-{
-    simde__m512i_private wide = simde__m512i_to_private(a);
-    uint8_t some[16];
-    for (int n = 0; n < 16; ++n) some[n] = (uint8_t)wide.u32[n];
-    return _mm_loadu_si128((const __m128i *)some);
-}
-
-static inline simde__m512i shift_i32(simde__m512i a, unsigned count)
-{
-    simde__m512i_private wide = simde__m512i_to_private(a);
-    for (int n = 0; n < 16; ++n) wide.i32[n] >>= count;
-    return simde__m512i_from_private(wide);
-}
-
-static inline simde__m512 from_i32(simde__m512i a)
-{
-    simde__m512i_private from = simde__m512i_to_private(a);
-    simde__m512_private to;
-    for (int n = 0; n < 16; ++n) to.f32[n] = (float)from.i32[n];
-    return simde__m512_from_private(to);
-}
-
-/* ---- bfloat16 ---- */
-
-static inline simde__mmask32 greater_u16(simde__m512i a, simde__m512i b)
-{
-    simde__m512i_private x = simde__m512i_to_private(a), y = simde__m512i_to_private(b);
-    simde__mmask32 mask = 0;
-    for (int n = 0; n < 32; ++n) mask |= (simde__mmask32)(x.u16[n] > y.u16[n]) << n;
-    return mask;
-}
-
-static inline simde__mmask16 greater_u32(simde__m512i a, simde__m512i b)
-{
-    simde__m512i_private x = simde__m512i_to_private(a), y = simde__m512i_to_private(b);
-    simde__mmask16 mask = 0;
-    for (int n = 0; n < 16; ++n) mask |= (simde__mmask16)((x.u32[n] > y.u32[n]) << n);
-    return mask;
-}
-
-static inline simde__mmask8 unequal_i64(simde__m512i a, simde__m512i b)
-{
-    simde__m512i_private x = simde__m512i_to_private(a), y = simde__m512i_to_private(b);
-    simde__mmask8 mask = 0;
-    for (int n = 0; n < 8; ++n) mask |= (simde__mmask8)((x.u64[n] != y.u64[n]) << n);
-    return mask;
-}
-
-/* What is out of range, NaN as well, becomes the smallest number. */
-static inline simde__m512i truncate_i32(simde__m512 a)
-{
-    simde__m512_private from = simde__m512_to_private(a);
-    simde__m512i_private to;
-    for (int n = 0; n < 16; ++n) {
-        const float x = from.f32[n];
-        to.i32[n] = x >= -0x1p31f && x < 0x1p31f ? (int32_t)x : INT32_MIN;
-    }
-    return simde__m512i_from_private(to);
-}
-
-static inline simde__m512i round_i32(simde__m512 a)
-{
-    simde__m512_private from = simde__m512_to_private(a);
-    for (int n = 0; n < 16; ++n) from.f32[n] = rintf(from.f32[n]);
-    return truncate_i32(simde__m512_from_private(from));
-}
-
-/* Reads nothing of what the mask leaves out. */
-static inline simde__m512i load_u16(simde__mmask32 mask, const void *from)
-{
-    simde__m512i_private to;
-    for (int n = 0; n < 32; ++n) {
-        to.u16[n] = 0;
-        if (mask >> n & 1) memcpy(&to.u16[n], (const char *)from + 2 * n, 2);
-    }
-    return simde__m512i_from_private(to);
-}
-
-/* The same of bytes and of floats. */
-static inline simde__m512i load_u8(simde__mmask64 mask, const void *from)
-{
-    simde__m512i_private to;
-    for (int n = 0; n < 64; ++n) to.u8[n] = mask >> n & 1 ? ((const uint8_t *)from)[n] : 0;
-    return simde__m512i_from_private(to);
-}
-
-static inline __m256i load_u8_half(uint32_t mask, const void *from)
-{
-    return simde_mm512_castsi512_si256(load_u8(mask, from));
-}
-
-static inline simde__m512 load_f32(simde__mmask16 mask, const float *from)
-{
-    simde__m512_private to;
-    for (int n = 0; n < 16; ++n) to.f32[n] = mask >> n & 1 ? from[n] : 0;
-    return simde__m512_from_private(to);
-}
-
-static inline float greatest_f32(simde__m512 a)
-{
-    simde__m512_private x = simde__m512_to_private(a);
-    for (int n = 1; n < 16; ++n) x.f32[0] = x.f32[n] > x.f32[0] ? x.f32[n] : x.f32[0];
-    return x.f32[0];
-}
-
-static inline int sum_i32(simde__m512i a)
-{
-    simde__m512i_private x = simde__m512i_to_private(a);
-    for (int n = 1; n < 16; ++n) x.u32[0] += x.u32[n];
-    return x.i32[0];
-}
-
-static inline float least_f32(simde__m512 a)
-{
-    simde__m512_private x = simde__m512_to_private(a);
-    for (int n = 1; n < 16; ++n) x.f32[0] = x.f32[n] < x.f32[0] ? x.f32[n] : x.f32[0];
-    return x.f32[0];
-}
-
-/* x - floor(x), rounded down as well: it is below 1, and -0 of a whole number. */
-static inline simde__m512 above_floor(simde__m512 a, const int rounding)
-{
-    (void)rounding;
-    simde__m512_private x = simde__m512_to_private(a);
-    for (int n = 0; n < 16; ++n) {
-        const double exact = x.f32[n] - floor(x.f32[n]);
-        float r = exact == 0 ? -0.0f : (float)exact;
-        if (r > exact || r == 1) r = nextafterf(r, 0);
-        x.f32[n] = isinf(x.f32[n]) ? 0 : r;
-    }
-    return simde__m512_from_private(x);
-}
-
-/* a * 2^floor(b), a neither 0 nor infinite. SIMDe's rounds the power, and takes denormals for 0. */
-static inline simde__m512 scale_lanes(simde__mmask16 mask, simde__m512 a, simde__m512 b)
-{
-    simde__m512_private x = simde__m512_to_private(a), y = simde__m512_to_private(b);
-    for (int n = 0; n < 16; ++n)
-        x.f32[n] = mask >> n & 1 ? (float)(x.f32[n] * exp2(floor(y.f32[n]))) : 0;
-    return simde__m512_from_private(x);
-}
-
-static inline float flush(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
-
-static inline float add_product(float sum, uint32_t a, uint32_t b)
-{
-    const float x = flush(simde_uint32_as_float32(a)), y = flush(simde_uint32_as_float32(b));
-    return flush(fmaf(x, y, flush(sum)));
-}
-
-/* Upper products first; denormals are 0. SIMDe's are the other way round, and keep them. */
-static inline simde__m512 add_products(simde__m512 sum, simde__m512i a, simde__m512i b)
-{
-    simde__m512_private r = simde__m512_to_private(sum);
-    simde__m512i_private x = simde__m512i_to_private(a), y = simde__m512i_to_private(b);
-    for (int n = 0; n < 16; ++n) {
-        const uint32_t upper = 0xffff0000;
-        r.f32[n] = add_product(r.f32[n], x.u32[n] & upper, y.u32[n] & upper);
-        r.f32[n] = add_product(r.f32[n], x.u32[n] << 16, y.u32[n] << 16);
-    }
-    return simde__m512_from_private(r);
-}
 
 #define __m512 simde__m512
 #define __m512d simde__m512d
@@ -287,6 +67,22 @@ static inline simde__m512 add_products(simde__m512 sum, simde__m512i a, simde__m
 #define _mm512_maskz_scalef_ps scale_lanes
 #define _mm512_dpbf16_ps add_products
 #define _mm512_dpbusd_epi32 simde_mm512_dpbusd_epi32
+#define _mm512_max_epu32 simde_mm512_max_epu32
+#define _mm512_min_epu32 simde_mm512_min_epu32
+#define _mm512_max_epu16 simde_mm512_max_epu16
+#define _mm512_min_epu16 simde_mm512_min_epu16
+#define _mm512_packus_epi32 simde_mm512_packus_epi32
+#define _mm512_shuffle_epi8 simde_mm512_shuffle_epi8
+#define _mm512_broadcast_i32x4 simde_mm512_broadcast_i32x4
+#define _mm512_avg_epu16 simde_mm512_avg_epu16
+#define _mm512_slli_epi16 simde_mm512_slli_epi16
+#define _mm512_test_epi16_mask simde_mm512_test_epi16_mask
+#define _mm512_maskz_mov_epi16 simde_mm512_maskz_mov_epi16
+#define _mm512_add_epi16 simde_mm512_add_epi16
+#define _mm512_movepi16_mask simde_mm512_movepi16_mask
+#define _mm512_roundscale_ps simde_mm512_roundscale_ps
+#define _mm512_mulhi_epu16 upper_words
+#define _mm512_maskz_srli_epi16 shift_words
 #define _mm512_abs_epi32 simde_mm512_abs_epi32
 #define _mm512_add_epi32 simde_mm512_add_epi32
 #define _mm512_and_si512 simde_mm512_and_si512
@@ -300,8 +96,6 @@ static inline simde__m512 add_products(simde__m512 sum, simde__m512i a, simde__m
 #define _mm512_inserti64x4 simde_mm512_inserti64x4
 #define _mm512_load_si512 simde_mm512_load_si512
 #define _mm512_loadu_si512 simde_mm512_loadu_si512
-#define _mm512_mask_test_epi16_mask simde_mm512_mask_test_epi16_mask
-#define _mm512_mask_test_epi32_mask simde_mm512_mask_test_epi32_mask
 #define _mm512_set1_epi16 simde_mm512_set1_epi16
 #define _mm512_sllv_epi32 simde_mm512_sllv_epi32
 #define _mm512_srl_epi32 simde_mm512_srl_epi32
@@ -330,8 +124,6 @@ static inline simde__m512 add_products(simde__m512 sum, simde__m512i a, simde__m
 #define _mm512_castsi512_ps simde_mm512_castsi512_ps
 #define _mm512_cmp_pd_mask simde_mm512_cmp_pd_mask
 #define _mm512_cmp_ps_mask simde_mm512_cmp_ps_mask
-#define _mm512_cmpeq_epi32_mask simde_mm512_cmpeq_epi32_mask
-#define _mm512_cmpeq_epi64_mask simde_mm512_cmpeq_epi64_mask
 #define _mm512_div_pd simde_mm512_div_pd
 #define _mm512_div_ps simde_mm512_div_ps
 #define _mm512_fmadd_pd simde_mm512_fmadd_pd
