@@ -48,7 +48,7 @@ def rms(error):
 
 def test_constants_have_the_least_error():
     given = constants()
-    assert (given["UNIT"], given["LEAST"]) == (512, 56)
+    assert (given["FRACTION"], given["LEAST"]) == (9, 56)
     chosen = [given[name] for name in ("C1", "C2", "C3")]
     x = np.linspace(-8, 0, 100_000, endpoint=False)
     y = np.rint(512 * (x + 56)).astype(np.int64)
@@ -141,3 +141,42 @@ class TestTurns:
         k *= np.repeat(np.linspace(0.1, 6, 65), 8)[:520, None]  # rises within chunks as well
         q, k, v = q.astype(dtype), k.astype(dtype), v.astype(dtype)
         cases.check(cases.run(ISA, q, k, v), q, k, v)
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "float32"])
+class TestGreatScores:
+    """With which the running maximum is rounded to much more than 1."""
+
+    pytestmark = on_the_unit
+
+    @pytest.mark.parametrize("size", [3e2, 1e4, 1e6, 1e8])
+    def test_scores(self, kind, size, rng):
+        size = min(size, 3e2) if kind == "float16" else size
+        q, k, v = (
+            rng.standard_normal((1, 2, rows, 64)).astype(np.float32) for rows in (80, 600, 600)
+        )
+        q, k, v = (x.astype(cases.dtype_of(kind)) for x in (q * size, k * size, v))
+        out, _ = cases.run(ISA, q, k, v)
+        expected = reference.attention(q, k, v).astype(float)
+        error = np.abs(out.astype(float) - expected).max(axis=-1)
+        # float32 cannot tell scores apart that differ by less than a 2^-24th of the greatest
+        scores = reference.attention(q, k, v, return_scores="scaled")[-1]
+        first, second = np.sort(scores, axis=-1)[..., -1], np.sort(scores, axis=-1)[..., -2]
+        clear = first - second > 40 + 2.0**-18 * np.abs(scores).max()
+        assert clear.mean() > 0.5
+        assert (error[clear] <= 2.0**-7 * np.abs(v.astype(float)).max()).all()
+
+    @pytest.mark.parametrize("size", [1e6, 1e30])
+    def test_masks(self, kind, size, rng):
+        q, k, v = (
+            rng.standard_normal((1, 2, rows, 64)).astype(cases.dtype_of(kind))
+            for rows in (80, 600, 600)
+        )
+        mask = np.zeros((80, 600), np.float32)
+        chosen = rng.integers(0, 600, 80)
+        mask[np.arange(80), chosen] = size
+        out, _ = cases.run(ISA, q, k, v, attn_mask=mask)
+        np.testing.assert_array_equal(out, v[:, :, chosen])
+        slopes = np.array([-size, -1e3])
+        out, _ = cases.run(ISA, q, k, v, alibi_slopes=slopes, q_offset=0)
+        np.testing.assert_array_equal(out, np.broadcast_to(v[:, :, -1:], out.shape))

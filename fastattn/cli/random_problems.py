@@ -8,6 +8,7 @@ without the poison.
 """
 
 import dataclasses
+import math
 
 import numpy as np
 
@@ -27,6 +28,8 @@ SCORE_RANGE = 30.0
 # Relative error of rounding to 16 bits, and the absolute one of the smallest numbers: a weight is
 # rounded before it multiplies, their sum with them, and the result once.
 HALF_UNIT = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 0.0)}
+# On a matrix unit the exponent of base two of such a weight is one of 1/512 (pieces/words.inc).
+EXPONENT_UNIT = {"bfloat16": math.log(2) / 1024}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +95,7 @@ class RandomProblem:
         # `out` that averages out; the log-sum-exp of a row with one high score has all of it.
         rounding = UNIT[self.dtype] * (self.clean[0].shape[-1] ** 0.5 * bound + 4 * largest)
         half, smallest = HALF_UNIT.get(self.dtype, (0.0, 0.0))
-        of_weights = half + smallest * max(KEYS)
+        of_weights = half + EXPONENT_UNIT.get(self.dtype, 0.0) + smallest * max(KEYS)
         allowed = (tolerance + 2 * of_weights + half) * of_v + smallest
         return out, lse, allowed, tolerance + rounding + of_weights
 
