@@ -75,7 +75,9 @@ def test_pattern(function, pattern):
 
 
 def packed(inner):
-    return masking_utils.packed_sequence_compatibility_function(inner, PACKED_POSITIONS, PACKED_IDS)
+    """As `masking_utils.create_causal_mask` puts it together."""
+    within = masking_utils.remap_positions_for_packed_sequence(inner, PACKED_POSITIONS)
+    return masking_utils.and_masks(within, masking_utils.packed_sequence_mask_function(PACKED_IDS))
 
 
 @pytest.mark.parametrize("name", ["causal", "window"])
