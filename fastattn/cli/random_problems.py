@@ -95,9 +95,10 @@ class RandomProblem:
         # `out` that averages out; the log-sum-exp of a row with one high score has all of it.
         rounding = UNIT[self.dtype] * (self.clean[0].shape[-1] ** 0.5 * bound + 4 * largest)
         half, smallest = HALF_UNIT.get(self.dtype, (0.0, 0.0))
-        of_weights = half + EXPONENT_UNIT.get(self.dtype, 0.0) + smallest * max(KEYS)
+        of_weights = half + smallest * max(KEYS)
         allowed = (tolerance + 2 * of_weights + half) * of_v + smallest
-        return out, lse, allowed, tolerance + rounding + of_weights
+        of_exponents = EXPONENT_UNIT.get(self.dtype, 0.0)
+        return out, lse, allowed, tolerance + rounding + of_weights + of_exponents
 
     def _largest_score(self, options):
         """Return the largest absolute score that counts, before and after ALiBi and mask."""
