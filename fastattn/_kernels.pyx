@@ -68,6 +68,8 @@ cdef extern from "kernels.h":
         const float *v_scales
         const fa_modifiers *modifiers
 
+    enum: FA_SPLITS
+
     ctypedef struct fa_matrix:
         int pieces
         int max_vectors
@@ -351,7 +353,8 @@ def matrix_pieces(isa):
     cdef const fa_kernels *kernels = find(isa, "float32")
     if kernels.matrix == NULL:
         return ()
-    return tuple(n + 1 for n in range(3) if kernels.matrix[n].pieces == n + 1)
+    pieces = {kernels.matrix[split].pieces for split in range(FA_SPLITS)}
+    return tuple(sorted(pieces - {0}))
 
 
 def product_loop(isa, int64_t repeats):

@@ -70,9 +70,9 @@ def attention(
         "bshd" swaps the head and the sequence axis of q, k, v and the result.
     precision : {"highest", "high", "medium"}
         Least precision allowed for float32. "highest": as exact as float32 arithmetic. On a
-        matrix unit (AMX) "high" keeps about 16 bits of every number and "medium" 8, and both
-        are faster; so is "medium" with AVX512-BF16 and BFMMLA. Elsewhere, and for other types,
-        it makes no difference.
+        matrix unit (AMX) "high" keeps about 16 bits of values and probabilities (scores are as
+        exact as ever) and "medium" 8 of everything, and both are faster; so is "medium" with
+        AVX512-BF16 and BFMMLA. Elsewhere, and for other types, it makes no difference.
     out : ndarray, optional
         Written in place and returned. Overlaps no input.
     return_lse : bool

@@ -96,14 +96,18 @@ typedef struct {
     const fa_modifiers *modifiers;
 } fa_block;
 
-/* Tiles on a matrix unit, which multiplies bfloat16: a number is the sum of so many of them.
+/* Numbers as sums of bfloat16, which are their pieces: so many of each, or three of q and k,
+ * where an error of a score counts the more the larger it is, and two of v. */
+typedef enum { FA_ONE_PIECE, FA_TWO_PIECES, FA_THREE_AND_TWO, FA_THREE_PIECES, FA_SPLITS } fa_split;
+
+/* Tiles on a matrix unit, which multiplies bfloat16.
  * A tile and a block whose numbers pieces carry have panels; all others, and all other stages, are
  * what the rest of the table has for them: state and output of a tile lie as they always do, but
  * that a thin tile's o has room for a whole vector of rows. */
 typedef struct fa_matrix {
     /* For one vector of rows of bfloat16, by what K and V are stored as; or NULL. */
     const struct fa_matrix *thin[FA_STORAGES];
-    int pieces;
+    int pieces; /* the fewest of any number */
     int max_vectors, key_block;
     /* Of a sequence: rows, keys times features, rows times both. Below, the other kernels are the
      * faster ones. */
@@ -156,7 +160,7 @@ typedef struct fa_kernels {
     /* rows[r][j] = exp2(s - m) / l with the final m and l of an earlier walk over all blocks. */
     void (*weigh)(fa_tile *tile, const fa_block *block, void *const *rows, int count);
 
-    const fa_matrix *matrix; /* [3], for up to 1, 2 and 3 pieces, 0 where there is none; or NULL */
+    const fa_matrix *matrix; /* [FA_SPLITS], 0 where there is none; or NULL */
 
     /* Between storage and the type of the table; float64 tables know FA_REAL only.
      * Rows [count] of so many columns, times [count] scales or NULL, to contiguous rows. */

@@ -30,17 +30,19 @@ static int valid_types(const fa_args *args)
     return q == FA_FLOAT32 && (kv == FA_FLOAT16 || kv == FA_BFLOAT16);
 }
 
-/* How many bfloat16 carry what is asked for: all of float32, or 16 or 8 bits of it; float16 in two.
+/* What carries what is asked for: all of float32, or 16 or 8 bits of it; float16 is two pieces.
  * Stored bytes are bfloat16 numbers until they are scaled. */
 static const fa_matrix *matrix_for(const fa_plan *plan)
 {
     const fa_args *args = plan->args;
     const int scaled = args->k_scale.data || args->v_scale.data;
-    int pieces = args->precision == FA_MEDIUM ? 1 : args->precision == FA_HIGH ? 2 : 3;
-    if (args->dtype == FA_FLOAT16) pieces = 2;
-    if (args->dtype == FA_BFLOAT16) pieces = scaled ? 2 : 1;
+    fa_split split = args->precision == FA_MEDIUM ? FA_ONE_PIECE
+                     : args->precision == FA_HIGH ? FA_THREE_AND_TWO
+                                                  : FA_THREE_PIECES;
+    if (args->dtype == FA_FLOAT16) split = FA_TWO_PIECES;
+    if (args->dtype == FA_BFLOAT16) split = scaled ? FA_TWO_PIECES : FA_ONE_PIECE;
     if (!plan->kernels->matrix || plan->weights) return NULL;
-    const fa_matrix *matrix = &plan->kernels->matrix[pieces - 1];
+    const fa_matrix *matrix = &plan->kernels->matrix[split];
     return matrix->pieces ? matrix : NULL;
 }
 
