@@ -55,10 +55,10 @@ class Figure:
 
     @property
     def reached(self):
-        """Whether the goal is reached; None without a goal."""
+        """Whether the goal is reached; None without a goal. No NumPy bool, which is not False."""
         if self.at_most is not None:
-            return self.value <= self.at_most
-        return None if self.at_least is None else self.value >= self.at_least
+            return bool(self.value <= self.at_most)
+        return None if self.at_least is None else bool(self.value >= self.at_least)
 
     def text(self, value):
         """Return a value in the unit of this figure."""
