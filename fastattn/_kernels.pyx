@@ -69,11 +69,9 @@ cdef extern from "kernels.h":
         const fa_modifiers *modifiers
 
     enum: FA_SPLITS
-
     ctypedef struct fa_matrix:
         int pieces
-        int max_vectors
-        int key_block
+        int max_vectors, key_block
         double (*product_loop)(int64_t) noexcept nogil
 
     ctypedef struct fa_kernels:
@@ -353,8 +351,7 @@ def matrix_pieces(isa):
     cdef const fa_kernels *kernels = find(isa, "float32")
     if kernels.matrix == NULL:
         return ()
-    pieces = {kernels.matrix[split].pieces for split in range(FA_SPLITS)}
-    return tuple(sorted(pieces - {0}))
+    return tuple(sorted({kernels.matrix[n].pieces for n in range(FA_SPLITS)} - {0}))
 
 
 def product_loop(isa, int64_t repeats):
