@@ -15,7 +15,6 @@
 #define FA_PREFETCH(address) ((void)(address))
 #define FA_PREFETCH_FAR(address) ((void)(address))
 #define FA_KEEP(pointer) ((void)(pointer))
-#define FA_KEEP_VECTOR(numbers) ((void)(numbers))
 #define FA_IN_ORDER(a, b) ((void)(a), (void)(b))
 #else
 #define FA_INLINE static inline __attribute__((always_inline, unused))
@@ -29,14 +28,6 @@
 #define FA_PREFETCH_FAR(address) __builtin_prefetch(address, 0, 2)
 /* Keeps an address in a register, where the compiler would spread it over many and run out. */
 #define FA_KEEP(pointer) __asm__("" : "+r"(pointer))
-/* Keeps numbers that several instructions take in a register. GCC 12 lets each read them, and the
- * cache serves no more than a line in a cycle, or puts them on the stack first: int8 of 4 rows took
- * 20 cycles a key instead of 16, scores of float16 on AVX2 1.2 times as long. */
-#if defined(__x86_64__) && !defined(FA_EMULATED)
-#define FA_KEEP_VECTOR(numbers) __asm__("" : "+v"(numbers))
-#else
-#define FA_KEEP_VECTOR(numbers) ((void)(numbers))
-#endif
 /* What is read from here on, and asked for at two addresses, stays behind what was before. */
 #define FA_IN_ORDER(a, b) __asm__ volatile("" : "+r"(a), "+r"(b) : : "memory")
 /* Tile loops must be unrolled completely, or their accumulators live in memory. */
