@@ -24,6 +24,7 @@ TILES = X86 if sys.platform == "linux" else set()
 DOTS = X86 if sys.platform != "win32" else set()
 BFLOATS = ARM if sys.platform in ("linux", "darwin") else set()
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
+AMX = ["-mamx-tile", "-mamx-bf16", "-mamx-int8"]
 #   ISA        machines   GCC and Clang                                          MSVC
 ISAS = {
     "scalar": (None, ["-fno-tree-vectorize", "-fno-tree-slp-vectorize"], []),
@@ -36,7 +37,7 @@ ISAS = {
     ),
     "amx": (
         TILES,
-        ["-mfma", "-mf16c", *AVX512, "-mavx512vbmi", "-mamx-tile", "-mamx-bf16", "-mamx-int8"],
+        ["-mfma", "-mf16c", *AVX512, "-mavx512vbmi", "-mgfni", *AMX],
         [],
     ),
     "neon": (ARM, [], []),

@@ -121,6 +121,7 @@ const char *fa_cpu_lacks_amx(void)
     const uint32_t needed = BIT(22) | BIT(24) | BIT(25);
     if ((leaf7[EDX] & needed) != needed) return "the CPU has no AMX (tile, bf16, int8)";
     if (!(leaf7[ECX] & BIT(1))) return "the CPU has no AVX512-VBMI";
+    if (!(leaf7[ECX] & BIT(8))) return "the CPU has no GFNI";
     if (!saves(0x600e6)) return "the operating system does not save AMX tiles";
     if (!system_knows_tiles()) return "the operating system does not give tiles to processes";
     return NULL;

@@ -29,7 +29,8 @@ FLAGS = {
     "avx512": ["-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"],
 }
 FLAGS["avx512_bf16"] = [*FLAGS["avx512"], "-mavx512vbmi", "-mavx512vnni", "-mavx512bf16"]
-FLAGS["amx"] = [*FLAGS["avx512"], "-mavx512vbmi", "-mamx-tile", "-mamx-bf16", "-mamx-int8"]
+FLAGS["amx"] = [*FLAGS["avx512"], "-mavx512vbmi", "-mgfni"]
+FLAGS["amx"] += ["-mamx-tile", "-mamx-bf16", "-mamx-int8"]
 
 
 @pytest.mark.parametrize("path", [*C_FILES, *PYTHON, *OTHER], ids=lambda p: p.name)

@@ -32,7 +32,7 @@ simde)
     avx2=(-mavx2 -mfma -mf16c)
     avx512=(-mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl)
     avx512_bf16=("${avx512[@]}" -mavx512vbmi -mavx512vnni -mavx512bf16)
-    amx=("${avx512[@]}" -mavx512vbmi -mamx-tile -mamx-bf16 -mamx-int8)
+    amx=("${avx512[@]}" -mavx512vbmi -mgfni -mamx-tile -mamx-bf16 -mamx-int8)
     neon_bf16=(-march=armv8.2-a+bf16)
     ;;
 esac

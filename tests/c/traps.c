@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * AMX on a CPU that has AVX-512 (with VBMI) but no tiles: each instruction of the unit is illegal
- * there, and its signal handler does what the unit would have done (tiles.h). So the code that the
- * compiler made for AMX runs, not another made for emulation. Linked with
+ * AMX on a CPU that has AVX-512 (with VBMI and GFNI) but no tiles: each instruction of the unit is
+ * illegal there, and its signal handler does what the unit would have done (tiles.h). So the code
+ * that the compiler made for AMX runs, not another made for emulation. Linked with
  *   -Wl,--wrap=fa_cpu_lacks_amx,--wrap=fa_cpu_permits_amx
  * (step `tiles` of .ci/run) this file answers in the place of src_c/cpu.c.
  *
@@ -112,7 +112,8 @@ int __wrap_fa_cpu_permits_amx(void);
 
 const char *__wrap_fa_cpu_lacks_amx(void)
 {
-    return __builtin_cpu_supports("avx512vbmi") ? NULL : "the CPU has no AVX512-VBMI";
+    if (!__builtin_cpu_supports("avx512vbmi")) return "the CPU has no AVX512-VBMI";
+    return __builtin_cpu_supports("gfni") ? NULL : "the CPU has no GFNI";
 }
 
 int __wrap_fa_cpu_permits_amx(void)

@@ -87,6 +87,13 @@ static inline simde__m512 from_i32(simde__m512i a)
     return simde__m512_from_private(to);
 }
 
+/* ---- fp8 ---- */
+
+static inline simde__mmask64 no_bits_i8(simde__m512i a, simde__m512i b)
+{
+    return ~simde_mm512_test_epi8_mask(a, b);
+}
+
 /* ---- bfloat16 ---- */
 
 static inline simde__mmask32 greater_u16(simde__m512i a, simde__m512i b)

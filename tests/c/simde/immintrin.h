@@ -10,6 +10,7 @@
 
 #include_next <immintrin.h>
 #include <simde/x86/avx512.h>
+#include <simde/x86/gfni.h>
 
 #include "../tiles.h"
 #include "functions.h"
@@ -78,6 +79,12 @@
 #define _mm512_slli_epi16 simde_mm512_slli_epi16
 #define _mm512_test_epi16_mask simde_mm512_test_epi16_mask
 #define _mm512_maskz_mov_epi16 simde_mm512_maskz_mov_epi16
+#define _mm512_set1_epi64 simde_mm512_set1_epi64
+#define _mm512_testn_epi8_mask no_bits_i8
+#define _mm512_permutexvar_epi8 simde_mm512_permutexvar_epi8
+#define _mm512_mask_permutexvar_epi8 simde_mm512_mask_permutexvar_epi8
+#define _mm512_mask_sub_epi8 simde_mm512_mask_sub_epi8
+#define _mm512_gf2p8affine_epi64_epi8 simde_mm512_gf2p8affine_epi64_epi8
 #define _mm512_add_epi16 simde_mm512_add_epi16
 #define _mm512_movepi16_mask simde_mm512_movepi16_mask
 #define _mm512_roundscale_ps simde_mm512_roundscale_ps
