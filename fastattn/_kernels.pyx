@@ -4,6 +4,7 @@
 """Private: the kernel table, entry by entry, for tests and benches."""
 
 from libc.stdint cimport int64_t, uintptr_t
+from libc.string cimport memset
 
 import numpy as np
 
@@ -64,8 +65,6 @@ cdef extern from "kernels.h":
         const void *const *v_ahead
         fa_storage storage
         int ahead_element, first
-        const float *k_scales
-        const float *v_scales
         const fa_modifiers *modifiers
 
     enum: FA_SPLITS
@@ -242,6 +241,7 @@ cdef class Tile:
         cdef fa_modifiers c_modifiers
         cdef void (*stage)(fa_tile *, const fa_block *) noexcept nogil
         cdef int64_t turn
+        memset(&block, 0, sizeof(block))
         block.keys = len(k)
         k_rows = pointers(k, len(k), FA_ROWS_AHEAD + FA_KEY_PADDING)
         v_rows = pointers(v, len(k), FA_ROWS_AHEAD + FA_KEY_PADDING) if v is not None else None
@@ -251,7 +251,6 @@ cdef class Tile:
         block.v_ahead = block.v + FA_ROWS_AHEAD if v is not None else NULL
         block.storage, block.first = FA_REAL, v is not None
         block.ahead_element = self.kernels.real_size
-        block.k_scales, block.v_scales, block.modifiers = NULL, NULL, NULL
         if modifiers is not None:
             modifiers = dict(modifiers)
             mask_rows = fill_modifiers(&c_modifiers, modifiers, self.width)

@@ -51,6 +51,7 @@ typedef struct {
     /* scratch */
     const void **k_rows, **v_rows; /* of the current block */
     const void **k_asks, **v_asks; /* of the last one */
+    void **out_rows;               /* of a tile that is soon through */
     char *k_copy, *v_copy;         /* copied rows */
     void *k_panels, *v_panels;
     float *k_scales, *v_scales; /* of its keys */
