@@ -1,20 +1,25 @@
 /* SPDX-License-Identifier: MIT
  * How the scores of a tile and block differ from scaled products, in the units of the kernels.
  */
+#include "numbers.h"
 #include "worker.h"
 
 /* Key bounds of each row, from the block's first key on. */
 static void set_bounds(fa_worker *worker, const fa_worker_tile *tile, int64_t first, int keys)
 {
+    const fa_positions *positions = &worker->sequence.positions;
+    const int64_t group = worker->plan->group;
     const int size = worker->plan->kernels->real_size;
     const int width = tile->rows.vectors * worker->plan->kernels->lanes;
+    int64_t query = fa_query_of(worker, tile->rows.row_begin);
+    int64_t head = tile->rows.row_begin - query * group;
+    fa_range range = fa_allowed(positions, query);
     for (int r = 0; r < width; ++r) {
-        const int row = r < tile->rows.rows ? r : tile->rows.rows - 1;
-        const int64_t query = fa_query_of(worker, tile->rows.row_begin + row);
-        const fa_range range = fa_allowed(&worker->sequence.positions, query);
-        const int64_t begin = range.begin - first, end = range.end - first;
-        fa_put(worker->begin, r, begin < 0 ? 0 : begin > keys ? keys : (double)begin, size);
-        fa_put(worker->end, r, end < 0 ? 0 : end > keys ? keys : (double)end, size);
+        fa_put(worker->begin, r, (double)smaller(larger(range.begin - first, 0), keys), size);
+        fa_put(worker->end, r, (double)smaller(larger(range.end - first, 0), keys), size);
+        if (r + 1 >= tile->rows.rows || ++head < group) continue;
+        head = 0;
+        range = fa_allowed(positions, ++query);
     }
 }
 

@@ -15,18 +15,6 @@ int64_t fa_head_of(const fa_worker *worker, const fa_worker_tile *tile, int64_t 
     return tile->kv_head * worker->plan->group + row % worker->plan->group;
 }
 
-void fa_put(void *array, int64_t index, double value, int real_size)
-{
-    if (real_size == (int)sizeof(float)) ((float *)array)[index] = (float)value;
-    else ((double *)array)[index] = value;
-}
-
-double fa_get(const void *array, int64_t index, int real_size)
-{
-    if (real_size == (int)sizeof(float)) return ((const float *)array)[index];
-    return ((const double *)array)[index];
-}
-
 void fa_point_queries(const fa_plan *plan, const fa_sequence *sequence, const fa_tensor *tensor,
                       int64_t kv_head, int64_t row_begin, int count, void **rows)
 {

@@ -139,7 +139,16 @@ const fa_modifiers *fa_worker_modifiers(fa_worker *worker, const fa_worker_tile 
                                         int64_t first, int keys, int masked);
 
 /* Values of the kernels' type in arrays of a tile. */
-void fa_put(void *array, int64_t index, double value, int real_size);
-double fa_get(const void *array, int64_t index, int real_size);
+static inline void fa_put(void *array, int64_t index, double value, int real_size)
+{
+    if (real_size == (int)sizeof(float)) ((float *)array)[index] = (float)value;
+    else ((double *)array)[index] = value;
+}
+
+static inline double fa_get(const void *array, int64_t index, int real_size)
+{
+    if (real_size == (int)sizeof(float)) return ((const float *)array)[index];
+    return ((const double *)array)[index];
+}
 
 #endif
