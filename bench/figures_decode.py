@@ -13,7 +13,8 @@ from fastattn.measure.problems import Problem
 
 PEERS = ("torch", "ort-attention", "ort-gqa", "vllm")
 ROWS = (1, 2, 4, 8, 12, 16)
-PAGES = (16, 64)
+PAGES = (16, 64, 128)
+PAGED_TYPES = ("float32", "float16")
 SHAPE = {"Hq": 8, "Hkv": 8, "D": 128}
 
 
@@ -42,8 +43,10 @@ def decode(settings):
 def caches(settings):
     """Several rows of queries, pages, packed sequences, a cache larger than memory should hold."""
     keys = settings.length(16384, 2048)
-    return [*_query_rows(settings, keys), *_paged(settings, keys), *_packed(settings),
-            *_mapped(settings)], []  # fmt: skip
+    figures = _query_rows(settings, keys)
+    for dtype in PAGED_TYPES:
+        figures += _paged(settings, keys, dtype)
+    return [*figures, *_packed(settings), *_mapped(settings)], []
 
 
 def _query_rows(settings, keys):
@@ -71,9 +74,9 @@ def paged(array, page, order):
     return np.ascontiguousarray(pages[order])
 
 
-def _paged(settings, keys):
+def _paged(settings, keys, dtype):
     """Time over shuffled pages relative to the dense cache; the results have the same bits."""
-    problem = Problem(Hq=32, Hkv=8, Sq=1, Sk=keys, D=128)
+    problem = Problem(Hq=32, Hkv=8, Sq=1, Sk=keys, D=128, dtype=dtype)
     inputs = problem.inputs()
     options = {"num_threads": settings.threads}
     calls = {"dense": lambda: fastattn.attention(inputs.q, inputs.k, inputs.v, **options)}
@@ -88,8 +91,9 @@ def _paged(settings, keys):
         )
         np.testing.assert_array_equal(calls[page](), expected)
     run = timing.interleave(calls, seconds=settings.seconds)
+    name = f"dense, {keys} keys" + (f" {dtype}" if dtype != "float32" else "")
     return [
-        Figure(f"pages of {page} / dense, {keys} keys", 1 / run.ratio(page, "dense"), at_most=1.05)
+        Figure(f"pages of {page} / {name}", 1 / run.ratio(page, "dense"), at_most=1.05)
         for page in PAGES
     ]
 
