@@ -90,9 +90,9 @@ typedef struct {
     fa_storage storage;
     int ahead_element; /* bytes: wide tiles ask for rows as they lie, not as they are copied */
     int first;         /* the rows come from memory: no tile has used them just now */
-    /* For wide tiles: [keys] rows that are written soon, so as to ask for them as well; or NULL. */
-    const void *const *out;
-    int out_element; /* bytes */
+    /* For wide tiles: [keys] rows to ask for besides, on the way over the values; or NULL. */
+    const void *const *soon;
+    int soon_element; /* bytes */
     const float *k_scales, *v_scales;
     const void *k_panels, *v_panels; /* as pieces, from key panel_begin on; or NULL */
     int panel_begin;                 /* a multiple of FA_PANEL_ALIGN */

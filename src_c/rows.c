@@ -96,22 +96,19 @@ void fa_worker_pack_rows(fa_worker *worker, fa_worker_tile *tile)
     tile->packed = 1;
 }
 
-void fa_worker_pack(fa_worker *worker, fa_worker_tile *tile)
+void fa_worker_pack_panels(fa_worker *worker, fa_worker_tile *tile)
 {
     const fa_plan *plan = worker->plan;
     const fa_matrix *matrix = worker->sequence.matrix;
     fa_tile *state = &tile->state;
-    if (matrix) {
-        const fa_storage storage = plan->q_scattered ? FA_REAL : plan->q_storage;
-        point_queries(worker, tile, plan->q_scattered);
-        state->q_panels = tile->q_panels;
-        state->factor = score_factor(plan->args);
-        if (matrix->pack_queries(state, storage, (const void *const *)worker->rows,
-                                 tile->rows.rows))
-            return;
-    }
     state->q_panels = NULL;
-    fa_worker_pack_rows(worker, tile);
+    if (!matrix) return;
+    const fa_storage storage = plan->q_scattered ? FA_REAL : plan->q_storage;
+    point_queries(worker, tile, plan->q_scattered);
+    state->q_panels = tile->q_panels;
+    state->factor = score_factor(plan->args);
+    if (!matrix->pack_queries(state, storage, (const void *const *)worker->rows, tile->rows.rows))
+        state->q_panels = NULL;
 }
 
 static void write_lse(const fa_worker *worker, const fa_worker_tile *tile)

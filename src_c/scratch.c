@@ -59,7 +59,7 @@ static void take_all(fa_worker *worker, const fa_plan *plan, arena *from)
     worker->v_rows = take(from, keys * (int64_t)sizeof(void *));
     worker->k_asks = take(from, keys * (int64_t)sizeof(void *));
     worker->v_asks = take(from, keys * (int64_t)sizeof(void *));
-    worker->out_rows = take(from, keys * (int64_t)sizeof(void *));
+    worker->soon_rows = take(from, keys * (int64_t)sizeof(void *));
     worker->mask_rows = take(from, width * (int64_t)sizeof(void *));
     worker->rows = take(from, width * (int64_t)sizeof(void *));
     worker->begin = take(from, width * size);

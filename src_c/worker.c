@@ -74,7 +74,7 @@ fa_worker *fa_worker_start(const fa_plan *plan, int64_t task, int64_t next, int 
     int64_t begin = INT64_MAX, end = 0;
     for (int n = 0; n < worker->tiles; ++n) {
         fa_worker_tile *tile = &worker->tile[n];
-        fa_worker_pack(worker, tile);
+        fa_worker_pack_panels(worker, tile);
         fa_worker_begin(worker, tile);
         if (tile->span.begin >= tile->span.end) continue;
         begin = smaller(tile->span.begin, begin);
@@ -200,16 +200,19 @@ static fa_range needed(const fa_worker *worker, const fa_worker_tile *tile, int6
 }
 
 /* With one of its last blocks a tile asks for its rows of the output: stores wait for lines that
- * are not there, one after the other. That was a tenth of the time of many heads of 64 x 64. */
-static void expect_output(fa_worker *worker, const fa_worker_tile *tile, int64_t end,
-                          fa_block *part)
+ * are not there, one after the other. That was a tenth of the time of many heads of 64 x 64. With
+ * the others it asks for the queries of the next tile, until they are packed. */
+static void expect_rows(fa_worker *worker, const fa_worker_tile *tile, int64_t end, fa_block *part)
 {
     const fa_plan *plan = worker->plan;
+    const int last = tile->span.end - end < worker->sequence.key_block;
+    const fa_worker_tile *of = last ? tile : tile + 1;
     if (!plan->far || plan->split || plan->weights || worker->sequence.thin) return;
-    if (tile->span.end - end >= worker->sequence.key_block) return;
-    fa_worker_point(worker, tile, &plan->args->out, part->keys, worker->out_rows);
-    part->out = (const void *const *)worker->out_rows;
-    part->out_element = fa_element_bytes(plan, plan->q_storage);
+    if (!last && (of == worker->tile + worker->tiles || of->packed)) return;
+    fa_worker_point(worker, of, last ? &plan->args->out : &plan->args->q, part->keys,
+                    worker->soon_rows);
+    part->soon = (const void *const *)worker->soon_rows;
+    part->soon_element = fa_element_bytes(plan, plan->q_storage);
 }
 
 /* Keys that no row of the tile may see add exactly nothing: they may be left out, or in. */
@@ -239,9 +242,8 @@ static fa_block block_of(fa_worker *worker, const fa_worker_tile *tile, int64_t 
 }
 
 /* What the matrix unit cannot do with these numbers, the other kernels do. */
-static void without_matrix(fa_worker *worker, fa_worker_tile *tile)
+static void without_matrix(fa_worker *worker)
 {
-    if (!tile->packed) fa_worker_pack_rows(worker, tile);
     if (!worker->widened) bring(worker, worker->key_end, 1, 1);
     worker->widened = 1;
 }
@@ -270,12 +272,16 @@ static void update_range(fa_worker *worker, fa_worker_tile *tile, int64_t block,
     const fa_matrix *matrix = worker->sequence.matrix;
     fa_block part = block_of(worker, tile, block, range);
     part.first = !worker->block_used && !matrix;
-    if (!matrix) expect_output(worker, tile, range.end, &part);
+    if (!matrix) expect_rows(worker, tile, range.end, &part);
     const int in_panels = matrix && tile->state.q_panels && part.k_panels;
     if (in_panels && matrix->update(&tile->state, &part)) {
         FA_MARK(FA_STAGE_MATRIX);
     } else {
-        if (matrix) without_matrix(worker, tile);
+        if (matrix) without_matrix(worker);
+        if (!tile->packed) {
+            fa_worker_pack_rows(worker, tile);
+            FA_MARK(FA_STAGE_PACK);
+        }
         update(worker->plan->kernels, &tile->state, &part);
     }
     worker->block_used = 1;

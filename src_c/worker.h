@@ -51,7 +51,7 @@ typedef struct {
     /* scratch */
     const void **k_rows, **v_rows; /* of the current block */
     const void **k_asks, **v_asks; /* of the last one */
-    void **out_rows;               /* of a tile that is soon through */
+    void **soon_rows;              /* fa_block has them */
     char *k_copy, *v_copy;         /* copied rows */
     void *k_panels, *v_panels;
     float *k_scales, *v_scales; /* of its keys */
@@ -119,8 +119,9 @@ void fa_worker_point(const fa_worker *worker, const fa_worker_tile *tile, const 
 void fa_point_queries(const fa_plan *plan, const fa_sequence *sequence, const fa_tensor *tensor,
                       int64_t kv_head, int64_t row_begin, int count, void **rows);
 
-/* Queries in, for the matrix unit if it is used and carries them, else for the other kernels. */
-void fa_worker_pack(fa_worker *worker, fa_worker_tile *tile);
+/* Queries in, for the matrix unit if it is used and carries them; for the other kernels, which
+ * is done when a tile first needs it. */
+void fa_worker_pack_panels(fa_worker *worker, fa_worker_tile *tile);
 void fa_worker_pack_rows(fa_worker *worker, fa_worker_tile *tile);
 void fa_worker_write(fa_worker *worker, fa_worker_tile *tile);
 
