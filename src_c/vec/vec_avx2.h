@@ -195,8 +195,11 @@ FA_INLINE void v_to_half(void *p, vec a)
 
 FA_INLINE vec v_from_bfloat(const void *p)
 {
-    const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(p));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+    const __m128i low = _mm_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7);
+    const __m128i high =
+        _mm_setr_epi8(-1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15);
+    const __m256i bits = _mm256_broadcastsi128_si256(_mm_loadu_si128(p));
+    return _mm256_castsi256_ps(_mm256_shuffle_epi8(bits, _mm256_set_m128i(high, low)));
 }
 
 FA_INLINE void v_to_bfloat(void *p, vec a)
@@ -223,13 +226,13 @@ FA_INLINE vec v_from_e5m2(const void *p)
     return _mm256_cvtph_ps(_mm_unpacklo_epi8(_mm_setzero_si128(), bytes));
 }
 
+/* Into the fields of a half: sign, sign, 7 bits, of which the second sign goes. */
 FA_INLINE vec v_from_e4m3(const void *p)
 {
-    const __m128i bits = _mm_cvtepu8_epi16(_mm_loadl_epi64(p));
-    const __m128i size = _mm_and_si128(bits, _mm_set1_epi16(0x7f));
-    const __m128i nan = _mm_srli_epi16(_mm_cmpeq_epi16(size, _mm_set1_epi16(0x7f)), 1);
-    const __m128i sign = _mm_slli_epi16(_mm_xor_si128(bits, size), 8);
-    const __m128i half = _mm_or_si128(_mm_or_si128(_mm_slli_epi16(size, 7), sign), nan);
+    const __m128i bits = _mm_slli_epi16(_mm_cvtepi8_epi16(_mm_loadl_epi64(p)), 7);
+    const __m128i nan = _mm_cmpeq_epi16(_mm_or_si128(bits, _mm_set1_epi16((short)0xc000)),
+                                        _mm_set1_epi16((short)0xff80));
+    const __m128i half = _mm_or_si128(_mm_and_si128(bits, _mm_set1_epi16((short)0xbfff)), nan);
     return v_mul(_mm256_cvtph_ps(half), v_splat(E4M3_FACTOR));
 }
 #endif
