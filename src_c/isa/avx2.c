@@ -9,6 +9,5 @@ enum { MAX_VECTORS = 3, MAX_TILE_KEYS = 8, MAX_TILE_FEATURES = 8, KEY_BLOCK = 96
 #define TILE_FEATURES(vectors) ((vectors) == 1 ? 8 : 4)
 enum { MAX_THIN_ROWS = LANES, THIN_SUMS = 12, THIN_FACTORS = 16 };
 enum { APART = 2, APART_CONVERTED = 8, APART_FLOAT8 = 4 };
-#define THIN_SUM_KEYS(groups) ((groups) == 4 ? 3 : THIN_COUNT(groups, THIN_SUMS))
 enum { NEAR_GROUPS = 2, DENSE_SCORES = 0 };
 #include "../kernels/all.inc"
