@@ -33,12 +33,8 @@ cdef extern from "kernels.h":
         FA_E5M2
 
     ctypedef struct fa_tile:
-        int vectors
-        int thin
-        int spread
-        int fresh
-        int64_t depth
-        int64_t value_depth
+        int vectors, thin, spread, fresh
+        int64_t depth, value_depth
         void *q
         void *o
         void *m
@@ -58,27 +54,23 @@ cdef extern from "kernels.h":
         const char *const *mask_rows
 
     ctypedef struct fa_block:
-        int keys
+        int keys, ahead_element, first
         const void *const *k
         const void *const *v
         const void *const *k_ahead
         const void *const *v_ahead
         fa_storage storage
-        int ahead_element, first
         const fa_modifiers *modifiers
 
     enum: FA_SPLITS
     ctypedef struct fa_matrix:
-        int pieces
-        int max_vectors, key_block
+        int pieces, max_vectors, key_block
         double (*product_loop)(int64_t) noexcept nogil
 
     ctypedef struct fa_kernels:
         const fa_matrix *matrix
-        int real_size, lanes
-        int max_vectors
-        int key_block
-        int thin_rows
+        const fa_matrix *const *thin_matrix
+        int real_size, lanes, max_vectors, key_block, thin_rows
         int (*arrange)(int, fa_storage, int *) noexcept nogil
         void (*pack)(fa_tile *, const void *const *, int, double) noexcept nogil
         void (*begin)(fa_tile *, const void *) noexcept nogil
@@ -351,6 +343,14 @@ def matrix_pieces(isa):
     if kernels.matrix == NULL:
         return ()
     return tuple(sorted({kernels.matrix[n].pieces for n in range(FA_SPLITS)} - {0}))
+
+
+def thin_storages(isa):
+    """What K and V may be stored as for few rows of bfloat16 to have kernels of their own."""
+    cdef const fa_kernels *kernels = find(isa, "float32")
+    if kernels.thin_matrix == NULL:
+        return ()
+    return tuple(name for name, kind in STORAGES.items() if kernels.thin_matrix[<int>kind] != NULL)
 
 
 def product_loop(isa, int64_t repeats):

@@ -103,13 +103,11 @@ typedef struct {
  * where an error of a score counts the more the larger it is, and two of v. */
 typedef enum { FA_ONE_PIECE, FA_TWO_PIECES, FA_THREE_AND_TWO, FA_THREE_PIECES, FA_SPLITS } fa_split;
 
-/* Tiles on a matrix unit, which multiplies bfloat16.
+/* Tiles on a matrix unit, which multiplies bfloat16; some thin ones multiply int8 as it is.
  * A tile and a block whose numbers pieces carry have panels; all others, and all other stages, are
  * what the rest of the table has for them: state and output of a tile lie as they always do, but
  * that a thin tile's o has room for a whole vector of rows. */
-typedef struct fa_matrix {
-    /* For one vector of rows of bfloat16, by what K and V are stored as; or NULL. */
-    const struct fa_matrix *thin[FA_STORAGES];
+typedef struct {
     int pieces; /* the fewest of any number */
     int max_vectors, key_block;
     /* Of a sequence: rows, keys times features, rows times both. Below, the other kernels are the
@@ -164,6 +162,9 @@ typedef struct fa_kernels {
     void (*weigh)(fa_tile *tile, const fa_block *block, void *const *rows, int count);
 
     const fa_matrix *matrix; /* [FA_SPLITS], 0 where there is none; or NULL */
+    /* [FA_STORAGES], for one vector of rows of bfloat16, by what K and V are stored as; NULL where
+     * there is none; or NULL. */
+    const fa_matrix *const *thin_matrix;
 
     /* Between storage and the type of the table; float64 tables know FA_REAL only.
      * Rows [count] of so many columns, times [count] scales or NULL, to contiguous rows. */

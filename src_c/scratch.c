@@ -17,6 +17,14 @@ static void *take(arena *from, int64_t bytes)
     return at;
 }
 
+/* What each of the units needs. */
+static int64_t panel_bytes(const fa_plan *plan, int64_t rows, int64_t depth)
+{
+    const fa_matrix *wide = plan->units.wide, *thin = plan->units.thin;
+    const int64_t bytes = wide ? wide->panel_bytes(rows, depth) : 0;
+    return larger(bytes, thin ? thin->panel_bytes(rows, depth) : 0);
+}
+
 static void take_tile(fa_worker_tile *tile, const fa_plan *plan, arena *from, const fa_tile *shared)
 {
     const fa_kernels *kernels = plan->kernels;
@@ -26,8 +34,7 @@ static void take_tile(fa_worker_tile *tile, const fa_plan *plan, arena *from, co
     tile->state = *shared;
     tile->state.q = take(from, round_up(depth, kernels->lanes) * width * size);
     tile->past = tile->state;
-    tile->q_panels = NULL;
-    if (plan->matrix) tile->q_panels = take(from, plan->matrix->panel_bytes(width, depth));
+    tile->q_panels = take(from, panel_bytes(plan, width, depth));
     for (int n = 0; n < 2; ++n) {
         tile->own[n].o = take(from, round_up(value_depth, kernels->lanes) * width * size);
         tile->own[n].m = take(from, width * size);
@@ -38,23 +45,26 @@ static void take_tile(fa_worker_tile *tile, const fa_plan *plan, arena *from, co
 static void take_all(fa_worker *worker, const fa_plan *plan, arena *from)
 {
     const fa_kernels *kernels = plan->kernels;
-    const fa_matrix *matrix = plan->matrix;
     const int64_t size = kernels->real_size;
     const int64_t width = (int64_t)kernels->max_vectors * kernels->lanes;
-    const int64_t block = matrix ? matrix->key_block : kernels->key_block;
-    const int64_t at_hand = matrix ? matrix->load_keys : kernels->key_block;
+    const fa_matrix *const units[] = {plan->units.wide, plan->units.thin};
+    int64_t block = kernels->key_block, at_hand = block;
+    for (int n = 0; n < 2; ++n) {
+        if (!units[n]) continue;
+        block = larger(units[n]->key_block, block);
+        at_hand = larger(units[n]->load_keys, at_hand);
+    }
     const int64_t keys = at_hand + FA_MOST_AHEAD + FA_KEY_PADDING;
     const int64_t depth = plan->args->depth, value_depth = plan->value_depth;
     const int64_t deepest = larger(depth, value_depth);
     fa_tile shared = {.depth = depth, .value_depth = value_depth};
     shared.s = take(from, (block + FA_KEY_PADDING) * width * size);
-    shared.p = matrix ? take(from, matrix->panel_bytes(block, width)) : NULL;
+    shared.p = take(from, panel_bytes(plan, block, width));
     shared.spare = take(from, round_up(value_depth, 4 * kernels->lanes) * kernels->lanes * size);
     const int tiles = plan->tiles > plan->heads ? plan->tiles : plan->heads;
     for (int tile = 0; tile < tiles; ++tile) take_tile(&worker->tile[tile], plan, from, &shared);
-    worker->k_panels = matrix ? take(from, matrix->panel_bytes(matrix->load_keys, depth)) : NULL;
-    worker->v_panels =
-        matrix ? take(from, matrix->panel_bytes(matrix->load_keys, value_depth)) : NULL;
+    worker->k_panels = take(from, panel_bytes(plan, at_hand, depth));
+    worker->v_panels = take(from, panel_bytes(plan, at_hand, value_depth));
     worker->k_rows = take(from, keys * (int64_t)sizeof(void *));
     worker->v_rows = take(from, keys * (int64_t)sizeof(void *));
     worker->k_asks = take(from, keys * (int64_t)sizeof(void *));

@@ -42,13 +42,6 @@ static int worth_it(const fa_args *args, const fa_matrix *matrix, const fa_seque
            rows * numbers >= matrix->min_products;
 }
 
-/* Those of a matrix unit for one vector of rows. */
-static const fa_matrix *thin_matrix(const fa_args *args, const fa_matrix *matrix, int one_vector)
-{
-    if (!matrix || !one_vector || args->dtype != FA_BFLOAT16) return NULL;
-    return matrix->thin[fa_storage_of(args->kv_dtype)];
-}
-
 /* Rows that are one thin tile, and how it keeps them: on a matrix unit one by one. */
 static void arrange(const fa_args *args, const fa_kernels *kernels, const fa_matrix *thin,
                     fa_sequence *sequence, int64_t rows)
@@ -84,7 +77,7 @@ static void cut(const fa_args *args, const fa_kernels *kernels, fa_sequence *seq
         sequence->chunks = (sequence->positions.end + chunk - 1) / chunk;
 }
 
-fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, const fa_matrix *matrix,
+fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, const fa_units *units,
                            int64_t index)
 {
     fa_sequence sequence = {.index = index, .queries = args->queries, .keys = args->keys};
@@ -100,9 +93,9 @@ fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, const
     if (args->block_table) sequence.keys = args->table_width * args->page_keys;
     const int64_t rows = args->q_heads / args->kv_heads * sequence.queries;
     place(args, &sequence);
-    const fa_matrix *thin = thin_matrix(args, matrix, rows <= kernels->lanes);
+    const fa_matrix *wide = units->wide, *thin = rows <= kernels->lanes ? units->thin : NULL;
     if (thin && worth_it(args, thin, &sequence, rows)) sequence.matrix = thin;
-    else if (matrix && worth_it(args, matrix, &sequence, rows)) sequence.matrix = matrix;
+    else if (wide && worth_it(args, wide, &sequence, rows)) sequence.matrix = wide;
     arrange(args, kernels, thin, &sequence, rows);
     cut(args, kernels, &sequence, rows);
     return sequence;

@@ -27,10 +27,14 @@ typedef struct {
     int64_t chunks;
 } fa_sequence;
 
+/* What to use where it is faster, or NULL: for any rows, and for one vector of them. */
+typedef struct {
+    const fa_matrix *wide, *thin;
+} fa_units;
+
 int64_t fa_sequence_count(const fa_args *args);
 
-/* matrix: what to use where it is faster, or NULL. */
-fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, const fa_matrix *matrix,
+fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, const fa_units *units,
                            int64_t index);
 
 #endif
