@@ -41,25 +41,6 @@ def marked(kinds):
     ]
 
 
-def options_of(name, rng, queries=QUERIES, keys=KEYS):
-    allowed = rng.random((queries, keys)) < 0.4
-    allowed[2] = False
-    return {
-        "plain": {},
-        "causal": {"causal": True},
-        "causal_top": {"causal": True, "q_offset": 7},
-        "window": {"window_size": (90, 13)},
-        "softcap": {"softcap": 3.0},
-        "alibi": {"alibi_slopes": np.array([0.1, 0.02])},
-        "sinks": {"sinks": np.array([1.5, -1.0])},
-        "lengths": {"kv_lengths": keys - KEYS + LENGTHS, "kv_starts": np.array([5, 259])},
-        "bool": {"attn_mask": allowed},
-        "float": {"attn_mask": np.where(allowed, rng.standard_normal(allowed.shape), -np.inf)},
-        "negative_scale": {"scale": -0.2},
-        "zero_scale": {"scale": 0.0},
-    }[name]
-
-
 def rounded(x):
     return x.astype(cases.dtype_of("bfloat16")).astype(x.dtype)
 
@@ -98,7 +79,7 @@ OPTIONS = ["plain", "causal", "causal_top", "window", "softcap", "alibi", "sinks
 @pytest.mark.parametrize("kind", marked(KINDS))
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options(kind, name, rng):
-    options = options_of(name, rng)
+    options = cases.options_of(name, rng, QUERIES, KEYS)
     if name == "float":
         options["attn_mask"] = options["attn_mask"].astype(cases.dtype_of(kind[0]))
     check(kind, *tensors(rng, kind), **options)
@@ -109,7 +90,7 @@ def test_options(kind, name, rng):
 @pytest.mark.parametrize("queries", [3, 7, 8])
 def test_options_of_few_rows(kind, name, queries, rng):
     """Two heads of a group: one thin tile, whose keys come from memory a few at a time."""
-    options = options_of(name, rng, queries, 1300)
+    options = cases.options_of(name, rng, queries, 1300)
     if name == "float":
         options["attn_mask"] = options["attn_mask"].astype(cases.dtype_of(kind[0]))
     check(kind, *tensors(rng, kind, kv_heads=1, queries=queries, keys=1300), **options)
@@ -289,96 +270,6 @@ def test_narrow_keys_in_pages(pair, queries, rng):
                       k_scale=scales[0], v_scale=scales[1])  # fmt: skip
     for x, y in zip(paged, dense, strict=True):
         np.testing.assert_array_equal(x, y)
-
-
-BYTES = ["int8", "float8_e4m3fn", "float8_e5m2"]
-
-
-@pytest.mark.parametrize("dtype", BYTES)
-@pytest.mark.parametrize("queries", [1, 2, 4, 8])
-@pytest.mark.parametrize("name", ["plain", "causal", "softcap", "lengths", "bool", "float"])
-def test_bytes_of_few_rows(dtype, queries, name, rng):
-    """Two heads of a group; a scale for each token of K, for each head of V."""
-    q, k, v = tensors(rng, KINDS[0], kv_heads=1, queries=queries, keys=1300)
-    k, v, k_scale, _ = fastattn.quantize_kv(k, v, cases.dtype_of(dtype))
-    options = options_of(name, rng, max(queries, 3), 1300)
-    if "attn_mask" in options:
-        options["attn_mask"] = options["attn_mask"][-queries:].astype(
-            bool if name == "bool" else q.dtype
-        )
-    for scales in ({"k_scale": k_scale, "v_scale": 0.03}, {"k_scale": 0.02}, {"v_scale": k_scale}):
-        if name == "plain" or len(scales) == 2:
-            given = options | scales
-            cases.check(cases.run(ISA, q, k, v, **given), q, k, v, **given)
-
-
-@pytest.mark.parametrize("dtype", BYTES)
-@pytest.mark.parametrize("queries", [1, 7, 12])
-def test_every_byte_is_what_it_stands_for(dtype, queries):
-    """One key per byte; each sees itself alone, and denormal numbers count."""
-    every = np.arange(256, dtype=np.uint8).view(cases.dtype_of(dtype))
-    every = every[np.isfinite(every.astype(np.float32))]
-    count = len(every)
-    q = np.zeros((count, 1, queries, 32), cases.dtype_of("bfloat16"))
-    k = np.zeros((count, 1, 640, 32), every.dtype)
-    v = np.broadcast_to(every[:, None, None, None], k.shape)
-    out, lse = cases.run(ISA, q, k, v)
-    for row in range(queries):
-        np.testing.assert_array_equal(out[:, 0, row, 5], every.astype(out.dtype))
-    np.testing.assert_allclose(lse, np.log(640), rtol=1e-6)
-    q = np.ones_like(q)
-    keys = np.ascontiguousarray(v[:, :, :, ::-1])
-    lse = cases.run(ISA, q, keys, k, scale=2.0**-6)[1]
-    expected = every.astype(np.float64)[:, None] / 2 + np.log(640)
-    np.testing.assert_allclose(
-        lse[:, 0], np.broadcast_to(expected, (count, queries)), rtol=1e-5, atol=1e-5
-    )
-
-
-@pytest.mark.parametrize("dtype", BYTES[1:])
-@pytest.mark.parametrize("which", ["k", "v"])
-@pytest.mark.parametrize("queries", [5, 13])
-def test_bytes_that_are_no_numbers(dtype, which, queries, rng):
-    q, k, v = tensors(rng, KINDS[0], batch=1, queries=queries, keys=1300)
-    k, v, k_scale, v_scale = fastattn.quantize_kv(k, v, cases.dtype_of(dtype))
-    {"k": k, "v": v}[which][0, 1, 1301 - queries, 5] = np.nan
-    scales = {"k_scale": k_scale, "v_scale": v_scale}
-    out, _ = cases.run(ISA, q, k, v, causal=True, **scales)
-    expected = reference.attention(q, k, v, causal=True, **scales)
-    np.testing.assert_array_equal(np.isnan(out), np.isnan(expected))
-    assert np.isnan(out).any() and not np.isnan(out[:, :, 0]).any()
-
-
-@pytest.mark.parametrize("scale", [1e-37, 1e-30, 1e-26, 1e30, 0.0, -0.02])
-@pytest.mark.parametrize("which", ["k_scale", "v_scale"])
-def test_scales_that_one_piece_does_not_carry(which, scale, rng):
-    q, k, v = tensors(rng, KINDS[0], queries=6, keys=1300)
-    k, v = (np.round(x.astype(np.float32) * 40).astype(np.int8) for x in (k, v))
-    scales = {"k_scale": 0.02, "v_scale": 0.02} | {which: scale}
-    if which == "k_scale" and scale > 1:  # the scores have a size that a softmax is for
-        scales["scale"] = 1 / (40 * scale)
-    cases.check(cases.run(ISA, q, k, v, **scales), q, k, v, **scales)
-
-
-@pytest.mark.parametrize("queries", [1, 3, 4, 8])
-@pytest.mark.parametrize("cap", [0.0, 20000.0])
-@pytest.mark.parametrize("size", [1, 2000])
-@pytest.mark.parametrize("scale", [0.125, -0.125])
-def test_small_features_beside_a_great_one(queries, cap, size, scale, rng):
-    """Of which no key has anything: then all digits of the others count."""
-    q, k, v = tensors(rng, KINDS[0], batch=1, kv_heads=1, queries=queries, keys=1300)
-    k = np.round(k.astype(np.float32) * 40).astype(np.int8)
-    q[..., 7], k[..., 7] = size, 0
-    v = np.round(v.astype(np.float32) * 40).astype(np.int8)
-    given = {"k_scale": 0.1, "v_scale": 0.025, "softcap": cap, "scale": scale}
-    result = cases.run(ISA, q, k, v, **given)
-    cases.check(result, q, k, v, **given)
-    expected, lse = reference.attention(q, k, v, return_lse=True, **given)
-    np.testing.assert_allclose(result[1], lse, rtol=0, atol=2.0**-10)
-    allowed = 2.0**-8 * np.abs(expected) + 2.0**-9
-    if ISA == "amx" and queries * HEADS > 8:  # more rows than stay integers: p is a bfloat16
-        allowed += 2.0**-7 * reference.attention(q, k, np.abs(v.astype(np.int16)), **given)
-    assert (np.abs(result[0].astype(float) - expected) <= allowed).all()
 
 
 @pytest.mark.parametrize("kind", marked(kind for kind in KINDS if kind[0] == "float32"))

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: MIT
+"""Few rows of bfloat16 on int8 and fp8, which several instruction sets have kernels of their own
+for, that take what they do not carry to the others: every option, every byte, scales of any size.
+"""
+
+import cases
+import numpy as np
+import pytest
+
+import fastattn
+from fastattn import _kernels, reference
+
+BYTES = ["int8", "float8_e4m3fn", "float8_e5m2"]
+
+
+def tensors(rng, **sizes):
+    given = {"batch": 2, "depth": 64} | sizes
+    return [x.astype(cases.dtype_of("bfloat16")) for x in cases.tensors(rng, "float32", **given)]
+
+
+@pytest.mark.parametrize("stored", BYTES)
+@pytest.mark.parametrize("queries", [1, 2, 4, 8])
+@pytest.mark.parametrize("name", ["plain", "causal", "softcap", "lengths", "bool", "float"])
+def test_bytes_of_few_rows(isa, stored, queries, name, rng):
+    """Two heads of a group; a scale for each token of K, for each head of V."""
+    q, k, v = tensors(rng, kv_heads=1, queries=queries, keys=1300)
+    k, v, k_scale, _ = fastattn.quantize_kv(k, v, cases.dtype_of(stored))
+    options = cases.options_of(name, rng, max(queries, 3), 1300)
+    if "attn_mask" in options:
+        options["attn_mask"] = options["attn_mask"][-queries:].astype(
+            bool if name == "bool" else q.dtype
+        )
+    for scales in ({"k_scale": k_scale, "v_scale": 0.03}, {"k_scale": 0.02}, {"v_scale": k_scale}):
+        if name == "plain" or len(scales) == 2:
+            given = options | scales
+            cases.check(cases.run(isa, q, k, v, **given), q, k, v, **given)
+
+
+def of_int8(rng, **sizes):
+    """q, k, v, and scales of K and V."""
+    q, k, v = tensors(rng, **sizes)
+    k, v = (np.round(x.astype(np.float32) * 40).astype(np.int8) for x in (k, v))
+    return q, k, v, {"k_scale": 1 / 40, "v_scale": 1 / 40}
+
+
+def test_integers_are_used(isa, rng):
+    """They show in the last bits; other kernels have the same for a bfloat16 as for a float32."""
+    q, k, v, scales = of_int8(rng, queries=2, kv_heads=1, keys=300)
+    lse = cases.run(isa, q, k, v, **scales)[1]
+    as_float32 = cases.run(isa, q.astype(np.float32), k, v, **scales)[1]
+    assert ("int8" in _kernels.thin_storages(isa)) != np.array_equal(lse, as_float32)
+
+
+@pytest.mark.parametrize("depth, dv", [(80, 96), (65, 17), (192, 128), (33, 256), (5, 3), (520, 7)])
+@pytest.mark.parametrize("queries", [1, 2, 3, 4, 7, 8])
+def test_depths(isa, depth, dv, queries, rng):
+    """Up to 16 rows of a group; 520 features are too many for a sum of integers."""
+    q, k, v, scales = of_int8(
+        rng, batch=1, depth=depth, dv=dv, kv_heads=1, queries=queries, keys=267
+    )
+    cases.check(cases.run(isa, q, k, v, causal=True, **scales), q, k, v, causal=True, **scales)
+    one = q[:, :1]
+    cases.check(cases.run(isa, one, k, v, **scales), one, k, v, **scales)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30], ids=str)
+def test_queries_that_no_integer_carries(isa, bad, rng):
+    """One of several rows that share their keys."""
+    q, k, v, scales = of_int8(rng, batch=1, kv_heads=1, queries=4, keys=267)
+    q[0, 1, 2, 5] = bad
+    out, lse = cases.run(isa, q, k, v, **scales)
+    if np.isfinite(bad):
+        cases.check(cases.Result((out, lse)), q, k, v, **scales)
+        return
+    assert np.isnan(out[0, 1, 2]).all()
+    others = np.ones(q.shape[:3], bool)
+    others[0, 1, 2] = False
+    q[0, 1, 2] = 0
+    expected, expected_lse = cases.run(isa, q, k, v, **scales)
+    np.testing.assert_allclose(lse[others], expected_lse[others], rtol=0, atol=2.0**-10)
+    difference = np.abs(out.astype(float) - expected.astype(float))[others]
+    assert (difference <= 2.0**-7 * np.abs(v / 40).max()).all()
+
+
+@pytest.mark.parametrize(
+    "which, bad", [("k_scale", np.nan), ("v_scale", np.nan), ("v_scale", np.inf)]
+)
+def test_scales_that_are_no_numbers(isa, which, bad, rng):
+    """At a key that only the last query sees, and at one that nobody does."""
+    q, k, v, scales = of_int8(rng, batch=1, queries=3, keys=267)
+    scales = {name: np.full(k.shape[:3], scale, np.float32) for name, scale in scales.items()}
+    scales[which][..., 5], scales[which][..., -1] = bad, bad
+    options = {"causal": True, "kv_starts": 9}
+    out = cases.run(isa, q, k, v, **options, **scales)[0]
+    expected = reference.attention(q, k, v, **options, **scales)
+    np.testing.assert_array_equal(np.isnan(out), np.isnan(expected))
+    np.testing.assert_array_equal(np.isinf(out), np.isinf(expected))
+    assert np.isfinite(out[:, :, :-1]).all()
+
+
+@pytest.mark.parametrize("which", [0, -1], ids=["seen", "unseen"])
+def test_negative_scales_beside_what_is_no_number(isa, which, rng):
+    """Of V, in fp8: the keys beside it keep their sign, and count."""
+    q, k, v = tensors(rng, batch=1, kv_heads=1, queries=3, keys=267)
+    k, v, k_scale, v_scale = fastattn.quantize_kv(k, v, cases.dtype_of("float8_e4m3fn"))
+    v[0, 0, which, 7] = np.nan
+    scales = {"k_scale": k_scale, "v_scale": -v_scale}
+    out = cases.run(isa, q, k, v, causal=True, **scales)[0]
+    expected = reference.attention(q, k, v, causal=True, **scales)
+    np.testing.assert_array_equal(np.isnan(out), np.isnan(expected))
+    np.testing.assert_allclose(
+        np.nan_to_num(out.astype(float)), np.nan_to_num(expected), rtol=2.0**-6, atol=2.0**-6
+    )
+
+
+@pytest.mark.parametrize("stored", BYTES)
+@pytest.mark.parametrize("queries", [1, 7, 12])
+def test_every_byte_is_what_it_stands_for(isa, stored, queries):
+    """One key per byte; each sees itself alone, and denormal numbers count."""
+    every = np.arange(256, dtype=np.uint8).view(cases.dtype_of(stored))
+    every = every[np.isfinite(every.astype(np.float32))]
+    count = len(every)
+    q = np.zeros((count, 1, queries, 32), cases.dtype_of("bfloat16"))
+    k = np.zeros((count, 1, 640, 32), every.dtype)
+    v = np.broadcast_to(every[:, None, None, None], k.shape)
+    out, lse = cases.run(isa, q, k, v)
+    for row in range(queries):
+        np.testing.assert_array_equal(out[:, 0, row, 5], every.astype(out.dtype))
+    np.testing.assert_allclose(lse, np.log(640), rtol=1e-6)
+    q = np.ones_like(q)
+    keys = np.ascontiguousarray(v[:, :, :, ::-1])
+    lse = cases.run(isa, q, keys, k, scale=2.0**-6)[1]
+    expected = every.astype(np.float64)[:, None] / 2 + np.log(640)
+    np.testing.assert_allclose(
+        lse[:, 0], np.broadcast_to(expected, (count, queries)), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("stored", BYTES[1:])
+@pytest.mark.parametrize("which", ["k", "v"])
+@pytest.mark.parametrize("queries", [5, 13])
+def test_bytes_that_are_no_numbers(isa, stored, which, queries, rng):
+    q, k, v = tensors(rng, batch=1, queries=queries, keys=1300)
+    k, v, k_scale, v_scale = fastattn.quantize_kv(k, v, cases.dtype_of(stored))
+    {"k": k, "v": v}[which][0, 1, 1301 - queries, 5] = np.nan
+    scales = {"k_scale": k_scale, "v_scale": v_scale}
+    out, _ = cases.run(isa, q, k, v, causal=True, **scales)
+    expected = reference.attention(q, k, v, causal=True, **scales)
+    np.testing.assert_array_equal(np.isnan(out), np.isnan(expected))
+    assert np.isnan(out).any() and not np.isnan(out[:, :, 0]).any()
+
+
+@pytest.mark.parametrize("scale", [1e-37, 1e-30, 1e-26, 1e30, 0.0, -0.02])
+@pytest.mark.parametrize("which", ["k_scale", "v_scale"])
+def test_scales_that_one_piece_does_not_carry(isa, which, scale, rng):
+    q, k, v = tensors(rng, queries=6, keys=1300)
+    k, v = (np.round(x.astype(np.float32) * 40).astype(np.int8) for x in (k, v))
+    scales = {"k_scale": 0.02, "v_scale": 0.02} | {which: scale}
+    if which == "k_scale" and scale > 1:  # the scores have a size that a softmax is for
+        scales["scale"] = 1 / (40 * scale)
+    cases.check(cases.run(isa, q, k, v, **scales), q, k, v, **scales)
+
+
+@pytest.mark.parametrize("queries", [1, 3, 4, 8])
+@pytest.mark.parametrize("cap", [0.0, 20000.0])
+@pytest.mark.parametrize("size", [1, 2000])
+@pytest.mark.parametrize("scale", [0.125, -0.125])
+def test_small_features_beside_a_great_one(isa, queries, cap, size, scale, rng):
+    """Of which no key has anything: then all digits of the others count."""
+    q, k, v = tensors(rng, batch=1, kv_heads=1, queries=queries, keys=1300)
+    k = np.round(k.astype(np.float32) * 40).astype(np.int8)
+    q[..., 7], k[..., 7] = size, 0
+    v = np.round(v.astype(np.float32) * 40).astype(np.int8)
+    given = {"k_scale": 0.1, "v_scale": 0.025, "softcap": cap, "scale": scale}
+    result = cases.run(isa, q, k, v, **given)
+    cases.check(result, q, k, v, **given)
+    expected, lse = reference.attention(q, k, v, return_lse=True, **given)
+    np.testing.assert_allclose(result[1], lse, rtol=0, atol=2.0**-10)
+    allowed = 2.0**-8 * np.abs(expected) + 2.0**-9
+    if isa == "amx" and queries * 2 > 8:  # more rows than stay integers: p is a bfloat16
+        allowed += 2.0**-7 * reference.attention(q, k, np.abs(v.astype(np.int16)), **given)
+    assert (np.abs(result[0].astype(float) - expected) <= allowed).all()
