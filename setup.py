@@ -43,7 +43,7 @@ ISAS = {
     "neon": (ARM, [], []),
     "neon_bf16": (BFLOATS, ["-march=armv8.2-a+bf16"], []),
 }
-# They multiply bfloat16; float64 is what the level below has.
+# A unit beside the kernels of the level below, and nothing else.
 UNITS = {"avx512_bf16", "amx", "neon_bf16"}
 COMMON = {
     "unix": ["-std=c11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC", "-g0"],

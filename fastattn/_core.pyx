@@ -23,7 +23,9 @@ cdef extern from "numpy/ndarraytypes.h":
     const int NPY_HALF
 
 cdef extern from "dispatch.h":
-    const void *fa_kernels_for(const char *isa, fa_dtype dtype)
+    ctypedef struct fa_unit:
+        pass
+    const void *fa_kernels_for(const char *isa, fa_dtype dtype, const fa_unit **unit)
 
 cnp.import_array()
 
@@ -228,5 +230,7 @@ def default_isa():
 
 
 def kernels_at(isa, dtype):
-    """Where the kernel table of an instruction set and type is; 0 if it cannot be used here."""
-    return <uintptr_t>fa_kernels_for(isa.encode(), DTYPES[dtype])
+    """Where the kernels of an instruction set and type are, and the unit beside them; or 0."""
+    cdef const fa_unit *unit
+    cdef const void *kernels = fa_kernels_for(isa.encode(), DTYPES[dtype], &unit)
+    return <uintptr_t>kernels, <uintptr_t>unit

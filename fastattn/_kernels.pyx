@@ -17,20 +17,10 @@ cdef extern from "kernels.h":
         FA_ROWS_AHEAD
 
     ctypedef enum fa_mask_type:
-        FA_MASK_NONE
-        FA_MASK_BOOL
-        FA_MASK_FLOAT32
-        FA_MASK_FLOAT64
-        FA_MASK_HALF
-        FA_MASK_BFLOAT
+        FA_MASK_NONE, FA_MASK_BOOL, FA_MASK_FLOAT32, FA_MASK_FLOAT64, FA_MASK_HALF, FA_MASK_BFLOAT
 
     ctypedef enum fa_storage:
-        FA_REAL
-        FA_HALF
-        FA_BFLOAT
-        FA_CHAR
-        FA_E4M3
-        FA_E5M2
+        FA_REAL, FA_HALF, FA_BFLOAT, FA_CHAR, FA_E4M3, FA_E5M2
 
     ctypedef struct fa_tile:
         int vectors, thin, spread, fresh
@@ -67,9 +57,11 @@ cdef extern from "kernels.h":
         int pieces, max_vectors, key_block
         double (*product_loop)(int64_t) noexcept nogil
 
+    ctypedef struct fa_unit:
+        const fa_matrix *wide
+        const fa_matrix *const *thin
+
     ctypedef struct fa_kernels:
-        const fa_matrix *matrix
-        const fa_matrix *const *thin_matrix
         int real_size, lanes, max_vectors, key_block, thin_rows
         int (*arrange)(int, fa_storage, int *) noexcept nogil
         void (*pack)(fa_tile *, const void *const *, int, double) noexcept nogil
@@ -120,10 +112,15 @@ STORAGES = {
 
 
 cdef const fa_kernels *find(isa, dtype) except NULL:
-    cdef uintptr_t at = _core.kernels_at(isa, np.dtype(dtype).name)
+    cdef uintptr_t at = _core.kernels_at(isa, np.dtype(dtype).name)[0]
     if not at:
         raise ValueError(f"isa: {isa!r} cannot be used on this machine")
     return <const fa_kernels *>at
+
+
+cdef const fa_unit *find_unit(isa) except NULL:
+    find(isa, np.float32)
+    return <const fa_unit *><uintptr_t>_core.kernels_at(isa, "float32")[1]
 
 
 def table():
@@ -339,28 +336,28 @@ def fma_loop(isa, dtype, int64_t repeats):
 
 def matrix_pieces(isa):
     """In how many pieces of bfloat16 an instruction set multiplies numbers in tiles; maybe none."""
-    cdef const fa_kernels *kernels = find(isa, "float32")
-    if kernels.matrix == NULL:
+    cdef const fa_matrix *wide = find_unit(isa).wide
+    if wide == NULL:
         return ()
-    return tuple(sorted({kernels.matrix[n].pieces for n in range(FA_SPLITS)} - {0}))
+    return tuple(sorted({wide[n].pieces for n in range(FA_SPLITS)} - {0}))
 
 
 def thin_storages(isa):
     """What K and V may be stored as for few rows of bfloat16 to have kernels of their own."""
-    cdef const fa_kernels *kernels = find(isa, "float32")
-    if kernels.thin_matrix == NULL:
+    cdef const fa_matrix *const *thin = find_unit(isa).thin
+    if thin == NULL:
         return ()
-    return tuple(name for name, kind in STORAGES.items() if kernels.thin_matrix[<int>kind] != NULL)
+    return tuple(name for name, kind in STORAGES.items() if thin[<int>kind] != NULL)
 
 
 def product_loop(isa, int64_t repeats):
     """Multiply tiles of bfloat16 in registers; the number of floating-point operations done."""
-    cdef const fa_kernels *kernels = find(isa, "float32")
+    cdef const fa_matrix *wide = find_unit(isa).wide
     cdef double count
-    if kernels.matrix == NULL:
+    if wide == NULL:
         raise ValueError(f"isa: {isa!r} has no matrix unit")
     with nogil:
-        count = kernels.matrix[0].product_loop(repeats)
+        count = wide[0].product_loop(repeats)
     return count
 
 

@@ -8,9 +8,10 @@
 
 /* FA_HAVE_<ISA> says that isa/<isa>.c is compiled in; setup.py defines it. */
 #define FA_DECLARE(isa) extern const fa_kernels fa_kernels_##isa##_f32, fa_kernels_##isa##_f64;
-#define FA_DECLARE_UNIT(isa) extern const fa_kernels fa_kernels_##isa##_f32;
+#define FA_DECLARE_UNIT(isa) extern const fa_unit fa_unit_##isa;
 FA_DECLARE(scalar)
 FA_DECLARE(avx2)
+FA_DECLARE_UNIT(avx2)
 FA_DECLARE(avx512)
 FA_DECLARE_UNIT(avx512_bf16)
 FA_DECLARE_UNIT(amx)
@@ -22,32 +23,38 @@ typedef struct {
     const char *(*missing)(void);
     int (*permitted)(void); /* asks the system, for the whole process */
     const fa_kernels *f32, *f64;
+    const fa_unit *unit; /* beside f32 */
 } fa_isa;
+
+static const fa_unit NO_UNIT;
 
 /* Ascending: the last one that can run here is the default. */
 static const fa_isa ISAS[] = {
     {"scalar", fa_cpu_lacks_nothing, fa_cpu_permits_all, &fa_kernels_scalar_f32,
-     &fa_kernels_scalar_f64},
+     &fa_kernels_scalar_f64, &NO_UNIT},
 #if defined(FA_HAVE_AVX2)
-    {"avx2", fa_cpu_lacks_avx2, fa_cpu_permits_all, &fa_kernels_avx2_f32, &fa_kernels_avx2_f64},
+    {"avx2", fa_cpu_lacks_avx2, fa_cpu_permits_all, &fa_kernels_avx2_f32, &fa_kernels_avx2_f64,
+     &fa_unit_avx2},
 #endif
 #if defined(FA_HAVE_AVX512)
     {"avx512", fa_cpu_lacks_avx512, fa_cpu_permits_all, &fa_kernels_avx512_f32,
-     &fa_kernels_avx512_f64},
+     &fa_kernels_avx512_f64, &NO_UNIT},
 #endif
 #if defined(FA_HAVE_AVX512_BF16)
-    {"avx512_bf16", fa_cpu_lacks_avx512_bf16, fa_cpu_permits_all, &fa_kernels_avx512_bf16_f32,
-     &fa_kernels_avx512_f64},
+    {"avx512_bf16", fa_cpu_lacks_avx512_bf16, fa_cpu_permits_all, &fa_kernels_avx512_f32,
+     &fa_kernels_avx512_f64, &fa_unit_avx512_bf16},
 #endif
 #if defined(FA_HAVE_AMX)
-    {"amx", fa_cpu_lacks_amx, fa_cpu_permits_amx, &fa_kernels_amx_f32, &fa_kernels_avx512_f64},
+    {"amx", fa_cpu_lacks_amx, fa_cpu_permits_amx, &fa_kernels_avx512_f32, &fa_kernels_avx512_f64,
+     &fa_unit_amx},
 #endif
 #if defined(FA_HAVE_NEON)
-    {"neon", fa_cpu_lacks_nothing, fa_cpu_permits_all, &fa_kernels_neon_f32, &fa_kernels_neon_f64},
+    {"neon", fa_cpu_lacks_nothing, fa_cpu_permits_all, &fa_kernels_neon_f32, &fa_kernels_neon_f64,
+     &NO_UNIT},
 #endif
 #if defined(FA_HAVE_NEON_BF16)
-    {"neon_bf16", fa_cpu_lacks_neon_bf16, fa_cpu_permits_all, &fa_kernels_neon_bf16_f32,
-     &fa_kernels_neon_f64},
+    {"neon_bf16", fa_cpu_lacks_neon_bf16, fa_cpu_permits_all, &fa_kernels_neon_f32,
+     &fa_kernels_neon_f64, &fa_unit_neon_bf16},
 #endif
 };
 enum { ISA_COUNT = sizeof ISAS / sizeof *ISAS };
@@ -111,9 +118,10 @@ const char *fa_isa_default(void)
     return isa ? isa->name : NULL;
 }
 
-const fa_kernels *fa_kernels_for(const char *name, fa_dtype dtype)
+const fa_kernels *fa_kernels_for(const char *name, fa_dtype dtype, const fa_unit **unit)
 {
     const fa_isa *isa = chosen(name);
+    *unit = isa && dtype == FA_FLOAT32 ? isa->unit : &NO_UNIT;
     if (!isa) return NULL;
     return dtype == FA_FLOAT32 ? isa->f32 : dtype == FA_FLOAT64 ? isa->f64 : NULL;
 }

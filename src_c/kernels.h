@@ -137,8 +137,14 @@ FA_INLINE int fa_rows_ahead(const fa_matrix *matrix)
     return matrix ? matrix->rows_ahead : FA_ROWS_AHEAD;
 }
 
+/* What an instruction set has of them: [FA_SPLITS], 0 where there is none, or NULL; and for one
+ * vector of rows of bfloat16, by what K and V are stored as, [FA_STORAGES] or NULL. */
+typedef struct {
+    const fa_matrix *wide;
+    const fa_matrix *const *thin;
+} fa_unit;
+
 typedef struct fa_kernels {
-    const char *isa;
     int real_size;   /* bytes of an element */
     int lanes;       /* rows of a vector */
     int max_vectors; /* vectors of a tile */
@@ -160,11 +166,6 @@ typedef struct fa_kernels {
     void (*finish)(const fa_tile *tile, fa_storage storage, void *const *rows, int count);
     /* rows[r][j] = exp2(s - m) / l with the final m and l of an earlier walk over all blocks. */
     void (*weigh)(fa_tile *tile, const fa_block *block, void *const *rows, int count);
-
-    const fa_matrix *matrix; /* [FA_SPLITS], 0 where there is none; or NULL */
-    /* [FA_STORAGES], for one vector of rows of bfloat16, by what K and V are stored as; NULL where
-     * there is none; or NULL. */
-    const fa_matrix *const *thin_matrix;
 
     /* Between storage and the type of the table; float64 tables know FA_REAL only.
      * Rows [count] of so many columns, times [count] scales or NULL, to contiguous rows. */

@@ -32,7 +32,7 @@ static int valid_types(const fa_args *args)
 
 /* What carries what is asked for: all of float32, or 16 or 8 bits of it; float16 is two pieces.
  * Stored bytes are bfloat16 numbers until they are scaled. */
-static fa_units units_for(const fa_plan *plan)
+static fa_matrices matrices_for(const fa_plan *plan, const fa_unit *unit)
 {
     const fa_args *args = plan->args;
     const int scaled = args->k_scale.data || args->v_scale.data;
@@ -41,13 +41,12 @@ static fa_units units_for(const fa_plan *plan)
                                                   : FA_THREE_PIECES;
     if (args->dtype == FA_FLOAT16) split = FA_TWO_PIECES;
     if (args->dtype == FA_BFLOAT16) split = scaled ? FA_TWO_PIECES : FA_ONE_PIECE;
-    const fa_kernels *kernels = plan->kernels;
     const int thin = args->dtype == FA_BFLOAT16 && !(scaled && plan->kv_storage == FA_BFLOAT);
-    fa_units units = {NULL, NULL};
-    if (plan->weights) return units;
-    if (kernels->matrix && kernels->matrix[split].pieces) units.wide = &kernels->matrix[split];
-    if (kernels->thin_matrix && thin) units.thin = kernels->thin_matrix[plan->kv_storage];
-    return units;
+    fa_matrices matrices = {NULL, NULL};
+    if (plan->weights) return matrices;
+    if (unit->wide && unit->wide[split].pieces) matrices.wide = &unit->wide[split];
+    if (unit->thin && thin) matrices.thin = unit->thin[plan->kv_storage];
+    return matrices;
 }
 
 /* ---- sequences ---- */
@@ -56,7 +55,7 @@ void fa_plan_sequence(const fa_plan *plan, int64_t index, fa_sequence *sequence)
 {
     const fa_args *args = plan->args;
     if (args->cu_q || args->kv_begin || args->kv_end || args->q_offset) {
-        *sequence = fa_sequence_at(args, plan->kernels, &plan->units, index);
+        *sequence = fa_sequence_at(args, plan->kernels, &plan->matrices, index);
         return;
     }
     *sequence = plan->model; /* all are alike */
@@ -194,7 +193,8 @@ fa_status fa_plan_make(fa_plan *plan, const fa_args *given, int weights)
     const fa_args *args = plan->args = &plan->own;
     memcpy(&plan->own, given, given->size); /* what an older caller does not know stays 0 */
     if (!valid(args, weights)) return FA_INVALID;
-    plan->kernels = fa_kernels_for(args->isa, real_type(args->dtype));
+    const fa_unit *unit;
+    plan->kernels = fa_kernels_for(args->isa, real_type(args->dtype), &unit);
     if (!plan->kernels) return FA_UNSUPPORTED_ISA;
     plan->q_storage = fa_storage_of(args->dtype);
     plan->kv_storage = fa_storage_of(args->kv_dtype);
@@ -206,8 +206,8 @@ fa_status fa_plan_make(fa_plan *plan, const fa_args *given, int weights)
     for (int shift = 0; shift < 32; ++shift)
         if (args->page_keys == (int64_t)1 << shift) plan->page_shift = shift;
     plan_copies(plan);
-    plan->units = units_for(plan);
-    plan->model = fa_sequence_at(args, plan->kernels, &plan->units, 0);
+    plan->matrices = matrices_for(plan, unit);
+    plan->model = fa_sequence_at(args, plan->kernels, &plan->matrices, 0);
     if (!valid_sequences(plan)) return FA_INVALID;
     fa_plan_tasks(plan);
     const fa_status status = allocate(plan);

@@ -24,7 +24,7 @@ typedef struct {
     fa_args own; /* the caller's arguments, in today's layout */
     const fa_args *args;
     const fa_kernels *kernels;
-    fa_units units;                   /* those that are of use for these types */
+    fa_matrices matrices;             /* those that are of use for these types */
     int weights;                      /* the table of weights is wanted, not the output */
     fa_storage q_storage, kv_storage; /* of q and out; of k and v */
     int q_copied, out_copied;         /* wherever kernels cannot use the rows themselves */

@@ -17,10 +17,10 @@ static void *take(arena *from, int64_t bytes)
     return at;
 }
 
-/* What each of the units needs. */
+/* What each of the matrices needs. */
 static int64_t panel_bytes(const fa_plan *plan, int64_t rows, int64_t depth)
 {
-    const fa_matrix *wide = plan->units.wide, *thin = plan->units.thin;
+    const fa_matrix *wide = plan->matrices.wide, *thin = plan->matrices.thin;
     const int64_t bytes = wide ? wide->panel_bytes(rows, depth) : 0;
     return larger(bytes, thin ? thin->panel_bytes(rows, depth) : 0);
 }
@@ -47,12 +47,12 @@ static void take_all(fa_worker *worker, const fa_plan *plan, arena *from)
     const fa_kernels *kernels = plan->kernels;
     const int64_t size = kernels->real_size;
     const int64_t width = (int64_t)kernels->max_vectors * kernels->lanes;
-    const fa_matrix *const units[] = {plan->units.wide, plan->units.thin};
+    const fa_matrix *const both[] = {plan->matrices.wide, plan->matrices.thin};
     int64_t block = kernels->key_block, at_hand = block;
     for (int n = 0; n < 2; ++n) {
-        if (!units[n]) continue;
-        block = larger(units[n]->key_block, block);
-        at_hand = larger(units[n]->load_keys, at_hand);
+        if (!both[n]) continue;
+        block = larger(both[n]->key_block, block);
+        at_hand = larger(both[n]->load_keys, at_hand);
     }
     const int64_t keys = at_hand + FA_MOST_AHEAD + FA_KEY_PADDING;
     const int64_t depth = plan->args->depth, value_depth = plan->value_depth;

@@ -77,8 +77,8 @@ static void cut(const fa_args *args, const fa_kernels *kernels, fa_sequence *seq
         sequence->chunks = (sequence->positions.end + chunk - 1) / chunk;
 }
 
-fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, const fa_units *units,
-                           int64_t index)
+fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels,
+                           const fa_matrices *matrices, int64_t index)
 {
     fa_sequence sequence = {.index = index, .queries = args->queries, .keys = args->keys};
     if (args->cu_q) {
@@ -93,7 +93,7 @@ fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, const
     if (args->block_table) sequence.keys = args->table_width * args->page_keys;
     const int64_t rows = args->q_heads / args->kv_heads * sequence.queries;
     place(args, &sequence);
-    const fa_matrix *wide = units->wide, *thin = rows <= kernels->lanes ? units->thin : NULL;
+    const fa_matrix *wide = matrices->wide, *thin = rows <= kernels->lanes ? matrices->thin : NULL;
     if (thin && worth_it(args, thin, &sequence, rows)) sequence.matrix = thin;
     else if (wide && worth_it(args, wide, &sequence, rows)) sequence.matrix = wide;
     arrange(args, kernels, thin, &sequence, rows);

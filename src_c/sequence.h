@@ -30,11 +30,11 @@ typedef struct {
 /* What to use where it is faster, or NULL: for any rows, and for one vector of them. */
 typedef struct {
     const fa_matrix *wide, *thin;
-} fa_units;
+} fa_matrices;
 
 int64_t fa_sequence_count(const fa_args *args);
 
-fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels, const fa_units *units,
-                           int64_t index);
+fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels,
+                           const fa_matrices *matrices, int64_t index);
 
 #endif

@@ -65,7 +65,7 @@ static int heads_lie_together(const fa_args *args)
 static int64_t tile_bytes(const fa_plan *plan)
 {
     const fa_kernels *kernels = plan->kernels;
-    const fa_matrix *matrix = plan->units.wide;
+    const fa_matrix *matrix = plan->matrices.wide;
     const int vectors = matrix ? matrix->max_vectors : kernels->max_vectors;
     const int64_t width = (int64_t)vectors * kernels->lanes, depth = plan->args->depth;
     const int64_t queries =
@@ -132,7 +132,7 @@ static int heads_for(const fa_plan *plan)
 void fa_plan_tasks(fa_plan *plan)
 {
     const fa_args *args = plan->args;
-    const struct sizes *of = plan->units.wide ? &MATRIX_SIZES : &SIZES;
+    const struct sizes *of = plan->matrices.wide ? &MATRIX_SIZES : &SIZES;
     plan->tiles = plan->heads = 1;
     totals all = total_of(plan);
     plan->far = all.numbers * fa_element_bytes(plan, plan->kv_storage) > NEAR_BYTES;

@@ -2,7 +2,6 @@
  * AVX-512 with the matrix unit beside it: AMX (tiles of bfloat16), which multiplies pieces of
  * numbers. What is not a product of pieces is what isa/avx512.c is.
  */
-#define FA_ISA amx
 #include "../vec/vec_avx512.h"
 
 #if !defined(__AMX_BF16__) && !defined(__AMXBF16__) && !defined(FA_EMULATED)
@@ -10,5 +9,5 @@
 #endif
 
 #include "avx512_tiles.inc"
-#define FA_UNIT "../amx/unit.inc"
-#include "../kernels/all.inc"
+#include "../kernels/shared.inc"
+#include "../amx/unit.inc"

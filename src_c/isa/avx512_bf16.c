@@ -2,7 +2,6 @@
  * AVX-512 with VDPBF16PS beside it, which multiplies bfloat16. What is not a product of bfloat16 is
  * what isa/avx512.c is.
  */
-#define FA_ISA avx512_bf16
 #include "../vec/vec_avx512.h"
 
 #if !defined(__AVX512BF16__) && !defined(FA_EMULATED)
@@ -10,5 +9,5 @@
 #endif
 
 #include "avx512_tiles.inc"
-#define FA_UNIT "../dot/unit.inc"
-#include "../kernels/all.inc"
+#include "../kernels/shared.inc"
+#include "../dot/unit.inc"

@@ -2,7 +2,6 @@
  * arm64 Advanced SIMD with BFMMLA beside it, which multiplies bfloat16. What is not a product of
  * bfloat16 is what isa/neon.c is.
  */
-#define FA_ISA neon_bf16
 #include "../vec/vec_neon.h"
 
 #if !defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
@@ -10,5 +9,5 @@
 #endif
 
 #include "neon_tiles.inc"
-#define FA_UNIT "../mmla/unit.inc"
-#include "../kernels/all.inc"
+#include "../kernels/shared.inc"
+#include "../mmla/unit.inc"
