@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Build the C library with another compiler and run check_kernels on it.
-#   build.sh COMPILER [EMULATOR]   e.g. aarch64-linux-gnu-gcc "qemu-aarch64 -L /usr/aarch64-linux-gnu"
-#   build.sh simde                 this machine's gcc, AVX-512 and AMX emulated in portable C
+#   build.sh COMPILER [EMULATOR [ISA ...]]  e.g. aarch64-linux-gnu-gcc "qemu-aarch64 -L /usr/aarch64-linux-gnu"
+#                                           ISA: with these alone, not with all that it knows
+#   build.sh simde                          this machine's gcc, AVX-512 and AMX emulated in portable C
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 compiler=${1:?compiler or simde}
@@ -36,6 +37,7 @@ simde)
     neon_bf16=(-march=armv8.2-a+bf16)
     ;;
 esac
+if (($# > 2)); then isas=("${@:3}"); fi
 jobs=()
 for isa in "${isas[@]}"; do
     flags+=("-DFA_HAVE_${isa^^}")
