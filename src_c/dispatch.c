@@ -26,7 +26,7 @@ typedef struct {
     const fa_unit *unit; /* beside f32 */
 } fa_isa;
 
-static const fa_unit NO_UNIT;
+static const fa_unit NO_UNIT = {NULL, NULL};
 
 /* Ascending: the last one that can run here is the default. */
 static const fa_isa ISAS[] = {
@@ -121,7 +121,9 @@ const char *fa_isa_default(void)
 const fa_kernels *fa_kernels_for(const char *name, fa_dtype dtype, const fa_unit **unit)
 {
     const fa_isa *isa = chosen(name);
-    *unit = isa && dtype == FA_FLOAT32 ? isa->unit : &NO_UNIT;
+    *unit = &NO_UNIT;
     if (!isa) return NULL;
-    return dtype == FA_FLOAT32 ? isa->f32 : dtype == FA_FLOAT64 ? isa->f64 : NULL;
+    if (dtype != FA_FLOAT32) return dtype == FA_FLOAT64 ? isa->f64 : NULL;
+    *unit = isa->unit;
+    return isa->f32;
 }

@@ -105,8 +105,8 @@ typedef enum { FA_ONE_PIECE, FA_TWO_PIECES, FA_THREE_AND_TWO, FA_THREE_PIECES, F
 
 /* Tiles on a matrix unit, which multiplies bfloat16; some thin ones multiply int8 as it is.
  * A tile and a block whose numbers pieces carry have panels; all others, and all other stages, are
- * what the rest of the table has for them: state and output of a tile lie as they always do, but
- * that a thin tile's o has room for a whole vector of rows. */
+ * what the table beside the unit has for them. State and output of a tile lie as they always do,
+ * but that a thin tile's o has room for a whole vector of rows. */
 typedef struct {
     int pieces; /* the fewest of any number */
     int max_vectors, key_block;

@@ -11,3 +11,6 @@
 #include "avx512_tiles.inc"
 #include "../kernels/shared.inc"
 #include "../amx/unit.inc"
+
+extern const fa_unit fa_unit_amx;
+const fa_unit fa_unit_amx = {.wide = MATRIX, .thin = THIN_MATRIX};

@@ -13,4 +13,7 @@ enum { NEAR_GROUPS = 2, DENSE_SCORES = 0 };
 #include "../kernels/all.inc"
 #if FA_REAL_BITS == 32
 #include "../madd/unit.inc"
+
+extern const fa_unit fa_unit_avx2;
+const fa_unit fa_unit_avx2 = {.thin = THIN_MATRIX};
 #endif

@@ -11,3 +11,6 @@
 #include "avx512_tiles.inc"
 #include "../kernels/shared.inc"
 #include "../dot/unit.inc"
+
+extern const fa_unit fa_unit_avx512_bf16;
+const fa_unit fa_unit_avx512_bf16 = {.wide = MATRIX, .thin = THIN_MATRIX};

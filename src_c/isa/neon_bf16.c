@@ -11,3 +11,6 @@
 #include "neon_tiles.inc"
 #include "../kernels/shared.inc"
 #include "../mmla/unit.inc"
+
+extern const fa_unit fa_unit_neon_bf16;
+const fa_unit fa_unit_neon_bf16 = {.wide = MATRIX};
