@@ -150,6 +150,8 @@ typedef struct fa_kernels {
     int max_vectors; /* vectors of a tile */
     int key_block;   /* keys of a block */
     int thin_rows;   /* up to so many rows a thin tile is the faster one */
+    /* Heads that take turns ask for keys of all of them, as they lie, not each for its own. */
+    int heads_in_order;
     /* Of a thin tile of so many rows and what K and V are stored as: its `thin` and spread. */
     int (*arrange)(int rows, fa_storage storage, int *spread);
 

@@ -42,7 +42,8 @@ typedef struct {
      * states are kept for a second round, that merges. */
     fa_entry *entries; /* [sequences + 1], the longest sequence first */
     int tiles, heads;
-    int split; /* chunks of a task, or 0 */
+    int in_order; /* those heads ask for keys as they lie: ahead.c */
+    int split;    /* chunks of a task, or 0 */
     int64_t tasks, parts;
     int threads;
     int far; /* more data than the second-level cache holds: the next task's is worth asking for */

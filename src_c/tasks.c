@@ -22,6 +22,7 @@ enum {
     /* What the second-level cache holds for sure, of K and V until they are needed. */
     NEAR_BYTES = 256 * 1024,
     SHORT_RUN = 8 * 1024, /* bytes of a head on end, at most */
+    LONG_RUN = 8 * 1024,  /* bytes of a key, of all heads together: more on end come no faster */
 };
 /* Below this many multiplications another thread costs more than it brings. */
 static const double SERIAL_WORK = 1e5;
@@ -59,6 +60,13 @@ static int heads_lie_together(const fa_args *args)
     const int64_t head = llabs(args->k.head), row = llabs(args->k.row);
     const int64_t run = args->block_table ? args->page_keys * row : row;
     return args->kv_heads > 1 && (head <= row || (head <= run && run <= SHORT_RUN));
+}
+
+static int keys_lie_in_order(const fa_plan *plan)
+{
+    const fa_tensor *k = &plan->args->k, *v = &plan->args->v;
+    return plan->kernels->heads_in_order && llabs(k->head) <= llabs(k->row) &&
+           llabs(v->head) <= llabs(v->row);
 }
 
 /* Of packed queries and outputs; those of chunks before are touched once a chunk. */
@@ -116,12 +124,15 @@ static int tiles_for(const fa_plan *plan, const struct sizes *of, const totals *
     return parts ? (int)divide_up(all->most_tiles, parts) : 1;
 }
 
-/* So many that what is asked for ahead stays in the second-level cache; in even groups. */
+/* So many that what is asked for ahead stays in the second-level cache, or that memory is read in
+ * long runs; in even groups. */
 static int heads_for(const fa_plan *plan)
 {
     const fa_args *args = plan->args;
+    const int64_t bytes = fa_element_bytes(plan, plan->kv_storage);
     const int64_t numbers = fa_rows_ahead(plan->model.matrix) * (args->depth + args->value_depth);
-    const int64_t most = NEAR_BYTES / (numbers * fa_element_bytes(plan, plan->kv_storage));
+    const int64_t most =
+        plan->in_order ? LONG_RUN / (args->depth * bytes) : NEAR_BYTES / (numbers * bytes);
     int64_t heads = smaller(most, FA_MAX_TILES);
     if (heads < 1 || plan->weights || !heads_lie_together(args)) heads = 1;
     return (int)divide_up(args->kv_heads, divide_up(args->kv_heads, heads));
@@ -138,6 +149,7 @@ void fa_plan_tasks(fa_plan *plan)
     plan->far = all.numbers * fa_element_bytes(plan, plan->kv_storage) > NEAR_BYTES;
     plan->threads = all.work < SERIAL_WORK ? 1 : fa_threads_for(args->threads);
     plan->tiles = tiles_for(plan, of, &all);
+    plan->in_order = keys_lie_in_order(plan);
     plan->heads = heads_for(plan);
     if (plan->threads == 1) return;
     const double share = all.cost / (plan->threads * (of->per_thread / 2.0));

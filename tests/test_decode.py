@@ -85,7 +85,7 @@ def test_bits_do_not_depend_on_the_split(isa, options, rng):
             np.testing.assert_array_equal(a[b : b + 1], c)
 
 
-@pytest.mark.parametrize("depth", [24, 200])  # three heads at a time, and two, then one
+@pytest.mark.parametrize("depth", [24, 200, 1000])  # three heads at a time, or two, then one
 @pytest.mark.parametrize("options", OPTIONS)
 def test_heads_side_by_side(isa, options, depth, rng):
     """Heads that take turns, block by block: the bits of heads one after another."""

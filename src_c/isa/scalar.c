@@ -9,5 +9,5 @@ enum { MAX_VECTORS = 3, MAX_TILE_KEYS = 4, MAX_TILE_FEATURES = 4, KEY_BLOCK = 64
 #define TILE_FEATURES(vectors) 4
 enum { MAX_THIN_ROWS = LANES, THIN_SUMS = 8, THIN_FACTORS = 8 };
 enum { APART = 1, APART_CONVERTED = 1, APART_FLOAT8 = 1 };
-enum { NEAR_GROUPS = 4, DENSE_SCORES = 0 };
+enum { NEAR_GROUPS = 4, DENSE_SCORES = 0, HEADS_IN_ORDER = 0 };
 #include "../kernels/all.inc"
