@@ -62,6 +62,7 @@ static int heads_lie_together(const fa_args *args)
     return args->kv_heads > 1 && (head <= row || (head <= run && run <= SHORT_RUN));
 }
 
+/* Whether all heads of a key come before the next key, and kernels gain by asking for them so. */
 static int keys_lie_in_order(const fa_plan *plan)
 {
     const fa_tensor *k = &plan->args->k, *v = &plan->args->v;
