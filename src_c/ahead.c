@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * What is asked for long before it is needed, and comes from memory while a thread computes: for
- * each key at hand a later one (fa_rows_ahead), and where the task has none left, what the
- * thread's next task begins with. Without that its queries came when they were packed: a ninth of
- * the time of many heads of 64 x 64, measured on Zen 4.
+ * each key at hand a later one (fa_rows_ahead), or one of the next block of all heads that take
+ * turns, and where the task has none left, what the thread's next task begins with. Without that
+ * its queries came when they were packed: a ninth of the time of many heads of 64 x 64, measured on
+ * Zen 4.
  */
 #include <string.h>
 

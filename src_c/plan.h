@@ -42,7 +42,7 @@ typedef struct {
      * states are kept for a second round, that merges. */
     fa_entry *entries; /* [sequences + 1], the longest sequence first */
     int tiles, heads;
-    int in_order; /* those heads ask for keys as they lie: ahead.c */
+    int in_order; /* those heads ask for keys of all of them, as they lie: ahead.c */
     int split;    /* chunks of a task, or 0 */
     int64_t tasks, parts;
     int threads;
