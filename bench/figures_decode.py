@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Sections of the report about decoding: few queries, long caches, pages, packed sequences."""
+"""Sections of the report about decoding: few queries, long caches, layouts, packed sequences."""
 
 import dataclasses
 
@@ -41,11 +41,11 @@ def decode(settings):
 
 
 def caches(settings):
-    """Several rows of queries, pages, packed sequences, a cache larger than memory should hold."""
+    """Several rows of queries, layouts, packed sequences, a cache larger than memory."""
     keys = settings.length(16384, 2048)
     figures = _query_rows(settings, keys)
     for dtype in PAGED_TYPES:
-        figures += _paged(settings, keys, dtype)
+        figures += _layouts(settings, keys, dtype)
     return [*figures, *_packed(settings), *_mapped(settings)], []
 
 
@@ -74,8 +74,15 @@ def paged(array, page, order):
     return np.ascontiguousarray(pages[order])
 
 
-def _paged(settings, keys, dtype):
-    """Time over shuffled pages relative to the dense cache; the results have the same bits."""
+def _beside(array):
+    """Return the same array with the heads of a token side by side in memory."""
+    return np.ascontiguousarray(array.swapaxes(1, 2)).swapaxes(1, 2)
+
+
+def _layouts(settings, keys, dtype):
+    """Time over shuffled pages, and over heads side by side, relative to the dense cache with heads
+    apart; the results have the same bits.
+    """
     problem = Problem(Hq=32, Hkv=8, Sq=1, Sk=keys, D=128, dtype=dtype)
     inputs = problem.inputs()
     options = {"num_threads": settings.threads}
@@ -89,10 +96,14 @@ def _paged(settings, keys, dtype):
         calls[page] = lambda k=k, v=v, table=table: fastattn.attention(
             inputs.q, k, v, block_table=table, **options
         )
-        np.testing.assert_array_equal(calls[page](), expected)
+    k, v = _beside(inputs.k), _beside(inputs.v)
+    calls["beside"] = lambda: fastattn.attention(inputs.q, k, v, **options)
+    for call in calls.values():
+        np.testing.assert_array_equal(call(), expected)
     run = timing.interleave(calls, seconds=settings.seconds)
     name = f"dense, {keys} keys" + (f" {dtype}" if dtype != "float32" else "")
-    return [
+    figures = [Figure(f"heads side by side / {name}", 1 / run.ratio("beside", "dense"))]
+    return figures + [
         Figure(f"pages of {page} / {name}", 1 / run.ratio(page, "dense"), at_most=1.05)
         for page in PAGES
     ]
