@@ -69,7 +69,7 @@ static void expect_next(const fa_worker *worker, space *k, space *v)
     if (!plan->weights) expect_keys(worker, &plan->args->v, begin, v);
 }
 
-/* What one of several heads asks for that take turns: its share of the next block of all of them,
+/* What a head asks for that takes turns with others: its share of the next block of all of them,
  * key by key. Its own keys are short pieces of memory, a stride apart, and come slowly: on Zen 3, a
  * plain loop over blocks of 8 heads of 256 bytes read 17 to 19 GB/s so, 22 to 30 as they lie. */
 static void expect_in_order(const fa_worker *worker, const fa_rows *source, int64_t head_stride,
