@@ -152,6 +152,8 @@ typedef struct fa_kernels {
     int thin_rows;   /* up to so many rows a thin tile is the faster one */
     /* Heads that take turns ask for keys of all of them, as they lie, not each for its own. */
     int heads_in_order;
+    /* Wide tiles gain by copies of rows that push each other out of the first cache. */
+    int copies_crowded;
     /* Of a thin tile of so many rows and what K and V are stored as: its `thin` and spread. */
     int (*arrange)(int rows, fa_storage storage, int *spread);
 

@@ -30,6 +30,7 @@ typedef struct {
     int q_copied, out_copied;         /* wherever kernels cannot use the rows themselves */
     int q_scattered;                  /* elements apart */
     int k_scattered, v_scattered;     /* elements apart */
+    int k_crowded, v_crowded;         /* rows that tiles push out of the first cache */
     int kv_widened;                   /* for wide tiles */
     int64_t group;                    /* query heads of a kv head */
     int64_t value_depth;              /* 0 with weights */

@@ -80,8 +80,9 @@ static void take_all(fa_worker *worker, const fa_plan *plan, arena *from)
     worker->k_scales = take(from, keys * (int64_t)sizeof(float));
     worker->v_scales = take(from, keys * (int64_t)sizeof(float));
     worker->k_copy = worker->v_copy = NULL;
-    if (plan->kv_widened || plan->k_scattered) worker->k_copy = take(from, at_hand * depth * size);
-    if (plan->kv_widened || plan->v_scattered)
+    if (plan->kv_widened || plan->k_scattered || plan->k_crowded)
+        worker->k_copy = take(from, at_hand * depth * size);
+    if (plan->kv_widened || plan->v_scattered || plan->v_crowded)
         worker->v_copy = take(from, at_hand * value_depth * size);
     worker->copy = worker->elements = NULL;
     if (plan->q_copied || plan->out_copied) worker->copy = take(from, width * deepest * size);

@@ -34,6 +34,8 @@ static void place_tile(fa_worker *worker, fa_worker_tile *tile, int64_t kv_head,
         tile->states = fa_blockmap_row(&plan->map, sequence->index, kv_head, index);
 }
 
+enum { MANY_TILES = 4 }; /* of a task: for so many it pays to copy keys that lie badly */
+
 /* worker->sequence and ->share are set: everything else. */
 static void prepare(fa_worker *worker)
 {
@@ -45,8 +47,9 @@ static void prepare(fa_worker *worker)
     const int scattered = plan->k_scattered || plan->v_scattered;
     const int wide = !sequence->thin && !sequence->matrix;
     const int widened = plan->kv_widened && (wide || scattered);
-    worker->k_copied = plan->k_scattered || widened;
-    worker->v_copied = plan->v_scattered || widened;
+    const int crowded = wide && worker->share.tiles >= MANY_TILES;
+    worker->k_copied = plan->k_scattered || widened || (crowded && plan->k_crowded);
+    worker->v_copied = plan->v_scattered || widened || (crowded && plan->v_crowded);
     fa_set_rows(&worker->k, plan, &args->k, sequence, kv_head, args->depth, storage);
     if (args->k_scale.data)
         fa_set_rows(&worker->k_scale, plan, &args->k_scale, sequence, kv_head, 1, FA_REAL);

@@ -147,6 +147,25 @@ def test_strides(isa, dtype, name, rng):
         np.testing.assert_array_equal(got[1], expected[1])
 
 
+@pytest.mark.parametrize("options", [{}, {"causal": True, "window_size": (90, 0)}], ids=str)
+def test_rows_a_power_of_two_apart(isa, dtype, options, rng):
+    """Rows that share a few places of the first cache: the bits of rows that lie on end."""
+    q, k, v = cases.tensors(rng, dtype, q_heads=6, kv_heads=2, queries=70, keys=205, dv=12)
+    v[:, :, 3], v[:, :, 100, 5] = np.inf, np.nan
+    expected = run(isa, q, k, v, num_threads=1, **options)
+
+    def apart(x):
+        memory = np.zeros((*x.shape[:-1], 4096 // x.itemsize), dtype)
+        memory[..., : x.shape[-1]] = x
+        return memory[..., : x.shape[-1]]
+
+    for own_k, own_v in ((apart(k), v), (k, apart(v)), (apart(k), apart(v))):
+        for threads in (1, 2):
+            got = run(isa, q, own_k, own_v, num_threads=threads, **options)
+            for a, b in zip(got, expected, strict=True):
+                np.testing.assert_array_equal(a, b)
+
+
 def test_out_alone(isa, dtype, rng):
     """No other option: the short way. What is not a fit for it takes the long one."""
     q, k, v = cases.tensors(rng, dtype, batch=2, q_heads=4, kv_heads=2, queries=26, keys=75, dv=12)
