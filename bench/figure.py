@@ -102,6 +102,11 @@ def relative_times(base, others, settings):
     return {problem: 1 / run.ratio(problem, base) for problem in others}
 
 
+def beside(array):
+    """Return the same array, (B, H, S, D), with the heads of a token side by side in memory."""
+    return np.ascontiguousarray(array.swapaxes(1, 2)).swapaxes(1, 2)
+
+
 def errors(problem, settings, isas=(None,)):
     """Return {name: (largest, rms)} of the error against the oracle, torch's too."""
     inputs = problem.inputs()

@@ -8,7 +8,8 @@ import figures_decode
 import figures_matrix
 import figures_narrow
 import memory
-from figure import HEADINGS, Figure, Settings, errors, measured_rows, relative_times
+import numpy as np
+from figure import HEADINGS, Figure, Settings, beside, errors, measured_rows, relative_times
 
 import fastattn
 from fastattn import _kernels
@@ -123,7 +124,22 @@ def prefill(settings):
                 Figure(f"prefill {name}, geomean against the best peer", mean, at_least=goal),
                 Figure(f"prefill {name}, smallest ratio", min(ratios), at_least=1.0),
             ]
-    return figures, rows
+    return [*figures, _beside(settings)], rows
+
+
+def _beside(settings):
+    """Time with the heads of a token side by side in memory relative to heads apart."""
+    length = settings.length(2048)
+    inputs = problems.Problem(Hq=suites.HEADS, Sq=length, D=128).inputs()
+    apart = inputs.q, inputs.k, inputs.v
+    calls = {
+        name: lambda tensors=tensors: fastattn.attention(*tensors, num_threads=settings.threads)
+        for name, tensors in (("apart", apart), ("beside", [beside(each) for each in apart]))
+    }
+    np.testing.assert_array_equal(calls["beside"](), calls["apart"]())
+    run = timing.interleave(calls, seconds=settings.seconds)
+    name = f"prefill N={length} D=128, heads side by side / apart"
+    return Figure(name, 1 / run.ratio("beside", "apart"))
 
 
 def lean(settings):

@@ -5,7 +5,7 @@ import dataclasses
 
 import memory
 import numpy as np
-from figure import Figure, measured_rows
+from figure import Figure, beside, measured_rows
 
 import fastattn
 from fastattn.measure import checking, peers, runner, suites, timing
@@ -74,11 +74,6 @@ def paged(array, page, order):
     return np.ascontiguousarray(pages[order])
 
 
-def _beside(array):
-    """Return the same array with the heads of a token side by side in memory."""
-    return np.ascontiguousarray(array.swapaxes(1, 2)).swapaxes(1, 2)
-
-
 def _layouts(settings, keys, dtype):
     """Time over shuffled pages, and over heads side by side, relative to the dense cache with heads
     apart; the results have the same bits.
@@ -96,7 +91,7 @@ def _layouts(settings, keys, dtype):
         calls[page] = lambda k=k, v=v, table=table: fastattn.attention(
             inputs.q, k, v, block_table=table, **options
         )
-    k, v = _beside(inputs.k), _beside(inputs.v)
+    k, v = beside(inputs.k), beside(inputs.v)
     calls["beside"] = lambda: fastattn.attention(inputs.q, k, v, **options)
     for call in calls.values():
         np.testing.assert_array_equal(call(), expected)
