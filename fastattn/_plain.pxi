@@ -253,32 +253,66 @@ cdef cnp.ndarray allocate(cnp.ndarray q, cnp.npy_intp depth, bint bshd):
     return cnp.PyArray_EMPTY(4, shape, cnp.PyArray_TYPE(q), 0)
 
 
-cdef bint apart(cnp.ndarray out, cnp.ndarray array) noexcept:
-    """All of `out`, which is contiguous, before or behind all of `array`."""
-    cdef char *first = <char *>cnp.PyArray_DATA(array)
-    cdef char *last = first
-    cdef char *begin = <char *>cnp.PyArray_DATA(out)
+cdef void extent(cnp.ndarray array, char **begin, char **end) noexcept:
+    """The first byte of an array and the one behind its last."""
     cdef cnp.npy_intp step
     cdef int axis
+    begin[0] = end[0] = <char *>cnp.PyArray_DATA(array)
     for axis in range(cnp.PyArray_NDIM(array)):
         step = (cnp.PyArray_DIMS(array)[axis] - 1) * cnp.PyArray_STRIDES(array)[axis]
         if step < 0:
-            first += step
+            begin[0] += step
         else:
-            last += step
-    return begin + cnp.PyArray_NBYTES(out) <= first or last + cnp.PyArray_ITEMSIZE(array) <= begin
+            end[0] += step
+    end[0] += cnp.PyArray_ITEMSIZE(array)
+
+
+cdef bint apart(cnp.ndarray out, cnp.ndarray array) noexcept:
+    """All of `out` before or behind all of `array`."""
+    cdef char *begin
+    cdef char *end
+    cdef char *other_begin
+    cdef char *other_end
+    extent(out, &begin, &end)
+    extent(array, &other_begin, &other_end)
+    return end <= other_begin or other_end <= begin
+
+
+cdef bint overlaps_itself(cnp.ndarray array) noexcept:
+    """What `_may_overlap_itself` says of an array that steps forward."""
+    cdef cnp.npy_intp *strides = cnp.PyArray_STRIDES(array)
+    cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(array)
+    cdef cnp.npy_intp span = cnp.PyArray_ITEMSIZE(array)
+    cdef bint passed[4]
+    cdef int axis, least, turn
+    for axis in range(4):
+        passed[axis] = shape[axis] == 1
+    for turn in range(4):
+        least = -1
+        for axis in range(4):
+            if not passed[axis] and (least < 0 or strides[axis] < strides[least]):
+                least = axis
+        if least < 0:
+            break
+        if strides[least] < span:
+            return True
+        passed[least] = True
+        span += strides[least] * (shape[least] - 1)
+    return False
 
 
 cdef bint plain_out(out, cnp.ndarray q, cnp.npy_intp depth, tuple inputs) except -1:
-    """A contiguous, writable array such as `allocate` returns, apart from the inputs."""
+    """A writable array of the shape that `allocate` returns, apart from the inputs."""
     cdef int axis
     if not (cnp.PyArray_CheckExact(out) and plain(out, cnp.PyArray_TYPE(q))):
         return False
-    if not cnp.PyArray_ISCARRAY(out) or cnp.PyArray_DIMS(out)[3] != depth:
+    if not cnp.PyArray_ISWRITEABLE(out) or cnp.PyArray_DIMS(out)[3] != depth:
         return False
     for axis in range(3):
         if cnp.PyArray_DIMS(out)[axis] != cnp.PyArray_DIMS(q)[axis]:
             return False
+    if not cnp.PyArray_IS_C_CONTIGUOUS(out) and (not steps_forward(out) or overlaps_itself(out)):
+        return False
     for array in inputs:
         if cnp.PyArray_CheckExact(array) and not apart(out, array):
             return False

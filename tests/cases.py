@@ -25,6 +25,16 @@ UNIT = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11, "bfloat16
 LEAST = {"float16": 2.0**-25, "bfloat16": 0.0}  # half of the smallest denormal
 ALLOWED = {"float32": 2e-6, "float64": 2e-6 * 2.0**-27}
 SIZES = [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 47, 48, 49, 63, 64, 65, 97, 127, 129]
+# An array of rank 4 as another view, of the same numbers.
+STRIDES = {
+    "transposed": lambda x: np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2),
+    "reversed_rows": lambda x: np.ascontiguousarray(x[..., ::-1, :])[..., ::-1, :],
+    "reversed_columns": lambda x: np.ascontiguousarray(x[..., ::-1])[..., ::-1],
+    "every_other": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
+    "padded_rows": lambda x: np.concatenate([x, x], axis=-1)[..., : x.shape[-1]],
+    "heads_inside": lambda x: np.ascontiguousarray(x.swapaxes(1, 2)).swapaxes(1, 2),
+    "offset": lambda x: np.concatenate([x.ravel()[:1], x.ravel()])[1:].reshape(x.shape),
+}
 
 
 def dtype_of(name):

@@ -122,21 +122,10 @@ def test_result_follows_memory_order(rng):
     assert out.swapaxes(1, 2).flags.c_contiguous
 
 
-STRIDES = {
-    "transposed": lambda x: np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2),
-    "reversed_rows": lambda x: np.ascontiguousarray(x[..., ::-1, :])[..., ::-1, :],
-    "reversed_columns": lambda x: np.ascontiguousarray(x[..., ::-1])[..., ::-1],
-    "every_other": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
-    "padded_rows": lambda x: np.concatenate([x, x], axis=-1)[..., : x.shape[-1]],
-    "heads_inside": lambda x: np.ascontiguousarray(x.swapaxes(1, 2)).swapaxes(1, 2),
-    "offset": lambda x: np.concatenate([x.ravel()[:1], x.ravel()])[1:].reshape(x.shape),
-}
-
-
-@pytest.mark.parametrize("name", STRIDES)
+@pytest.mark.parametrize("name", cases.STRIDES)
 def test_strides(isa, dtype, name, rng):
     q, k, v = cases.tensors(rng, dtype, batch=2, q_heads=4, kv_heads=2, queries=26, keys=75, dv=12)
-    view = STRIDES[name]
+    view = cases.STRIDES[name]
     expected = run(isa, q, k, v)
     for which in itertools.product([False, True], repeat=3):
         inputs = [view(x) if use else x for x, use in zip((q, k, v), which, strict=True)]

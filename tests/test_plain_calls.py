@@ -153,13 +153,31 @@ def test_slices_of_one_projection(rng):
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 def test_out(layout, rng):
     q, k, v = tensors(rng, bshd=layout == "bshd")
-    for tensor in q, q.swapaxes(1, 2).copy().swapaxes(1, 2):
-        expected = generally(tensor, k, v, layout=layout)
-        out = np.full((*q.shape[:-1], DV), np.nan, np.float32)
-        mask, lengths = np.ones((SQ, SK), bool), np.array([SK, SK])
+    expected = generally(q, k, v, layout=layout)
+    mask, lengths = np.ones((SQ, SK), bool), np.array([SK, SK])
+    for name, view in cases.STRIDES.items():
+        out = view(np.zeros((*q.shape[:-1], DV), np.float32))
         options = {"out": out, "layout": layout, "attn_mask": mask, "kv_lengths": lengths}
-        assert plainly(tensor, k, v, **options) is out
-        assert out.tobytes() == expected.tobytes()
+        for tensor in q, q.swapaxes(1, 2).copy().swapaxes(1, 2):
+            out[...] = np.nan
+            forward = not name.startswith("reversed")
+            assert plainly(tensor, k, v, **options) is (out if forward else None), name
+            assert not forward or out.tobytes() == expected.tobytes()
+
+
+def test_outputs_of_any_strides(rng):
+    """Only such are taken as have a place of its own for every element."""
+    q, k, _ = tensors(rng)
+    v = cases.normal(rng, *k.shape)
+    memory = np.zeros(4000, np.float32)
+    taken = 0
+    for _ in range(3000):
+        strides = 4 * rng.choice([1, 2, 3, 8, 9, 24, 32, 72, 96, 300], 4)
+        out = np.lib.stride_tricks.as_strided(memory, q.shape, strides)
+        found = plainly(q, k, v, out=out)
+        assert (found is None) == _check.options._may_overlap_itself(out), strides
+        taken += found is not None
+    assert 100 < taken < 2900
 
 
 @st.composite
@@ -348,7 +366,7 @@ def test_unusual_outputs_are_left(layout, rng):
     fixed = np.zeros_like(out)
     fixed.flags.writeable = False
     unusual = [
-        q, fixed, wide[..., ::2], wide, out[:1], out.swapaxes(1, 2), out.astype(np.float64),
+        q, fixed, wide[..., D - 1 :: -1], wide, out[:1], out.swapaxes(1, 2), out.astype(np.float64),
         out.tolist(), out.view(Array), misaligned(out), swapped_bytes(out), np.float32(0), True,
     ]  # fmt: skip
     for value in unusual:
