@@ -64,7 +64,7 @@ cdef extern from "kernels.h":
     ctypedef struct fa_kernels:
         int real_size, lanes, max_vectors, key_block, thin_rows
         int (*arrange)(int, fa_storage, int *) noexcept nogil
-        void (*pack)(fa_tile *, const void *const *, int, double) noexcept nogil
+        void (*pack)(fa_tile *, fa_storage, const void *const *, int, double) noexcept nogil
         void (*begin)(fa_tile *, const void *) noexcept nogil
         void (*merge)(fa_tile *, const fa_tile *) noexcept nogil
         void (*widen)(fa_storage, const void *const *, int, int64_t, const float *, void *) noexcept nogil
@@ -203,12 +203,12 @@ cdef class Tile:
     def fresh(self, value):
         self.state.fresh = value
 
-    def pack(self, q, double factor=1.0, sinks=None):
-        """Transpose the rows of q in; sinks (width,) in log2 on a cache line, or None."""
+    def pack(self, q, double factor=1.0, sinks=None, storage="real"):
+        """Transpose rows of `storage` in; sinks (width,) in log2 on a cache line, or None."""
         rows = pointers(q, len(q), 0)
         self.rows = len(q)
-        self.kernels.pack(&self.state, <const void *const *><uintptr_t>address(rows), self.rows,
-                          factor)
+        self.kernels.pack(&self.state, STORAGES[storage],
+                          <const void *const *><uintptr_t>address(rows), self.rows, factor)
         self.kernels.begin(&self.state, <const void *><uintptr_t>address(sinks))
 
     def begin(self, sinks=None):

@@ -157,9 +157,10 @@ typedef struct fa_kernels {
     /* Of a thin tile of so many rows and what K and V are stored as: its `thin` and spread. */
     int (*arrange)(int rows, fa_storage storage, int *spread);
 
-    /* Rows [count] in, times factor; a wide tile's are transposed, and rows past count repeat the
-     * last one; their results are never written. */
-    void (*pack)(fa_tile *tile, const void *const *rows, int count, double factor);
+    /* Rows [count] of FA_REAL, FA_HALF or FA_BFLOAT in, times factor; a wide tile's are transposed,
+     * and rows past count repeat the last one; their results are never written. */
+    void (*pack)(fa_tile *tile, fa_storage storage, const void *const *rows, int count,
+                 double factor);
     /* The state before the first key. sinks: [width] in log2 or NULL. */
     void (*begin)(fa_tile *tile, const void *sinks);
     /* All stages for one block: what the driver calls. */

@@ -114,14 +114,13 @@ static void plan_copies(fa_plan *plan)
     const fa_args *args = plan->args;
     const fa_storage q = plan->q_storage, kv = plan->kv_storage;
     plan->q_scattered = scattered(plan, &args->q, args->depth, q);
-    plan->q_copied = q != FA_REAL || plan->q_scattered;
     plan->kv_widened = kv != FA_REAL || args->k_scale.data || args->v_scale.data;
     plan->k_scattered = scattered(plan, &args->k, args->depth, kv);
     plan->k_crowded = crowded(plan, &args->k, args->depth);
     if (plan->weights) return;
     plan->v_scattered = scattered(plan, &args->v, args->value_depth, kv);
     plan->v_crowded = crowded(plan, &args->v, args->value_depth);
-    plan->out_copied = scattered(plan, &args->out, args->value_depth, q);
+    plan->out_scattered = scattered(plan, &args->out, args->value_depth, q);
 }
 
 /* Every page that some key of a sequence lies in must exist. */

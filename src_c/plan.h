@@ -27,8 +27,7 @@ typedef struct {
     fa_matrices matrices;             /* those that are of use for these types */
     int weights;                      /* the table of weights is wanted, not the output */
     fa_storage q_storage, kv_storage; /* of q and out; of k and v */
-    int q_copied, out_copied;         /* wherever kernels cannot use the rows themselves */
-    int q_scattered;                  /* elements apart */
+    int q_scattered, out_scattered;   /* elements apart */
     int k_scattered, v_scattered;     /* elements apart */
     int k_crowded, v_crowded;         /* rows that tiles push out of the first cache */
     int kv_widened;                   /* for wide tiles */

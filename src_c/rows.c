@@ -66,13 +66,14 @@ static void send_row(const fa_worker *worker, const fa_rows *target, const void 
 
 /* ---- queries and outputs ---- */
 
-/* worker->rows = the tile's queries, as they lie or copied in the type of the kernels. */
-static void point_queries(fa_worker *worker, const fa_worker_tile *tile, int copied)
+/* worker->rows = the tile's queries, as they lie, or copied where their elements are apart; how
+ * they are stored. */
+static fa_storage point_queries(fa_worker *worker, const fa_worker_tile *tile)
 {
     const fa_plan *plan = worker->plan;
     const fa_args *args = plan->args;
     fa_worker_point(worker, tile, &args->q, tile->rows.rows, worker->rows);
-    if (!copied) return;
+    if (!plan->q_scattered) return plan->q_storage;
     fa_rows source;
     fa_set_rows(&source, plan, &args->q, &worker->sequence, 0, args->depth, plan->q_storage);
     char *copy = worker->copy;
@@ -80,6 +81,7 @@ static void point_queries(fa_worker *worker, const fa_worker_tile *tile, int cop
         bring_row(worker, &source, worker->rows[r], NULL, copy);
         worker->rows[r] = copy;
     }
+    return FA_REAL;
 }
 
 static double score_factor(const fa_args *args)
@@ -90,8 +92,8 @@ static double score_factor(const fa_args *args)
 void fa_worker_pack_rows(fa_worker *worker, fa_worker_tile *tile)
 {
     const fa_plan *plan = worker->plan;
-    point_queries(worker, tile, plan->q_copied);
-    plan->kernels->pack(&tile->state, (const void *const *)worker->rows, tile->rows.rows,
+    const fa_storage storage = point_queries(worker, tile);
+    plan->kernels->pack(&tile->state, storage, (const void *const *)worker->rows, tile->rows.rows,
                         score_factor(plan->args));
     tile->packed = 1;
 }
@@ -103,8 +105,7 @@ void fa_worker_pack_panels(fa_worker *worker, fa_worker_tile *tile)
     fa_tile *state = &tile->state;
     state->q_panels = NULL;
     if (!matrix) return;
-    const fa_storage storage = plan->q_scattered ? FA_REAL : plan->q_storage;
-    point_queries(worker, tile, plan->q_scattered);
+    const fa_storage storage = point_queries(worker, tile);
     state->q_panels = tile->q_panels;
     state->factor = score_factor(plan->args);
     if (!matrix->pack_queries(state, storage, (const void *const *)worker->rows, tile->rows.rows))
@@ -135,7 +136,7 @@ void fa_worker_write(fa_worker *worker, fa_worker_tile *tile)
     if (plan->args->lse) write_lse(worker, tile);
     if (plan->weights) return;
     fa_worker_point(worker, tile, out, tile->rows.rows, worker->rows);
-    if (!plan->out_copied) {
+    if (!plan->out_scattered) {
         plan->kernels->finish(&tile->state, plan->q_storage, worker->rows, tile->rows.rows);
         return;
     }

@@ -85,8 +85,8 @@ static void take_all(fa_worker *worker, const fa_plan *plan, arena *from)
     if (plan->kv_widened || plan->v_scattered || plan->v_crowded)
         worker->v_copy = take(from, at_hand * value_depth * size);
     worker->copy = worker->elements = NULL;
-    if (plan->q_copied || plan->out_copied) worker->copy = take(from, width * deepest * size);
-    if (plan->q_copied || plan->out_copied || plan->k_scattered || plan->v_scattered)
+    if (plan->q_scattered || plan->out_scattered) worker->copy = take(from, width * deepest * size);
+    if (plan->q_scattered || plan->k_scattered || plan->v_scattered || plan->out_scattered)
         worker->elements = take(from, deepest * size);
 }
 
