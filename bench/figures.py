@@ -111,7 +111,7 @@ def small(settings):
 
 
 def prefill(settings):
-    """Full and causal prefill against the best peer of each shape."""
+    """Full and causal prefill against the best peer of each shape; heads side by side."""
     lengths = (256, 512) if settings.quick else suites.LENGTHS
     figures, rows = [], []
     for name, is_causal, goal in (("full", False, 1.3), ("causal", True, 1.5)):

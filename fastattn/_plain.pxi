@@ -279,7 +279,7 @@ cdef bint apart(cnp.ndarray out, cnp.ndarray array) noexcept:
 
 
 cdef bint overlaps_itself(cnp.ndarray array) noexcept:
-    """What `_may_overlap_itself` says of an array that steps forward."""
+    """What `_may_overlap_itself` says, but yes of every array that steps backward."""
     cdef cnp.npy_intp *strides = cnp.PyArray_STRIDES(array)
     cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(array)
     cdef cnp.npy_intp span = cnp.PyArray_ITEMSIZE(array)
@@ -311,7 +311,7 @@ cdef bint plain_out(out, cnp.ndarray q, cnp.npy_intp depth, tuple inputs) except
     for axis in range(3):
         if cnp.PyArray_DIMS(out)[axis] != cnp.PyArray_DIMS(q)[axis]:
             return False
-    if not cnp.PyArray_IS_C_CONTIGUOUS(out) and (not steps_forward(out) or overlaps_itself(out)):
+    if not cnp.PyArray_IS_C_CONTIGUOUS(out) and overlaps_itself(out):
         return False
     for array in inputs:
         if cnp.PyArray_CheckExact(array) and not apart(out, array):

@@ -47,9 +47,9 @@ static void prepare(fa_worker *worker)
     const int scattered = plan->k_scattered || plan->v_scattered;
     const int wide = !sequence->thin && !sequence->matrix;
     const int widened = plan->kv_widened && (wide || scattered);
-    const int crowded = wide && worker->share.tiles >= MANY_TILES;
-    worker->k_copied = plan->k_scattered || widened || (crowded && plan->k_crowded);
-    worker->v_copied = plan->v_scattered || widened || (crowded && plan->v_crowded);
+    const int many = wide && worker->share.tiles >= MANY_TILES;
+    worker->k_copied = plan->k_scattered || widened || (many && plan->k_crowded);
+    worker->v_copied = plan->v_scattered || widened || (many && plan->v_crowded);
     fa_set_rows(&worker->k, plan, &args->k, sequence, kv_head, args->depth, storage);
     if (args->k_scale.data)
         fa_set_rows(&worker->k_scale, plan, &args->k_scale, sequence, kv_head, 1, FA_REAL);
