@@ -30,6 +30,8 @@
  *   and for float, numbers in memory at any address:
  *   v_from_half v_from_bfloat v_from_int8 v_from_e4m3 v_from_e5m2    LANES of them, exactly
  *   v_to_half v_to_bfloat                                rounded to nearest even, NaN stays NaN
+ *   v_e4m3_to_half v_e5m2_to_half                        HALVES_RUN of them, exactly: only where
+ *                                                        floats are the sooner there that way
  *
  *   NO_MAXIMUM                     m of a row that has seen no key: low, but finite, so that
  *                                  -inf - m is -inf and not NaN

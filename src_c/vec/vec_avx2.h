@@ -235,5 +235,40 @@ FA_INLINE vec v_from_e4m3(const void *p)
     const __m128i half = _mm_or_si128(_mm_and_si128(bits, _mm_set1_epi16((short)0xbfff)), nan);
     return v_mul(_mm256_cvtph_ps(half), v_splat(E4M3_FACTOR));
 }
+
+/* Floats come from halves in a register at one vector a cycle on Zen 3, and from halves in memory
+ * at two: there no unit has to move numbers from one end of the vector to the other. */
+#define HALVES_RUN 32
+FA_INLINE void v_put_halves(void *to, __m256i low, __m256i high, const int shift)
+{
+    const __m256i first = _mm256_slli_epi16(_mm256_unpacklo_epi8(low, high), shift),
+                  second = _mm256_slli_epi16(_mm256_unpackhi_epi8(low, high), shift);
+    _mm256_storeu_si256(to, _mm256_permute2x128_si256(first, second, 0x20));
+    _mm256_storeu_si256((__m256i *)to + 1, _mm256_permute2x128_si256(first, second, 0x31));
+}
+
+FA_INLINE void v_e5m2_to_half(const void *p, void *to)
+{
+    v_put_halves(to, _mm256_setzero_si256(), _mm256_loadu_si256(p), 0);
+}
+
+/* The 8 bits of a half above the lowest 7, which are zero, and without the sign: the exponent has
+ * a bias that is greater by 8; 0 and the 7 numbers that are not normal have a difference each. */
+FA_INLINE __m256i v_size_of_e4m3(__m256i bytes)
+{
+    const __m256i add = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 47, 54, 57, 60, 61, 62, 63, 64, 0, 0, 0, 0, 0, 0, 0));
+    const __m256i size = _mm256_and_si256(bytes, _mm256_set1_epi8(0x7f));
+    const __m256i nan = _mm256_cmpeq_epi8(size, _mm256_set1_epi8(0x7f));
+    const __m256i which = _mm256_min_epu8(size, _mm256_set1_epi8(8));
+    return _mm256_or_si256(_mm256_add_epi8(size, _mm256_shuffle_epi8(add, which)), nan);
+}
+
+FA_INLINE void v_e4m3_to_half(const void *p, void *to)
+{
+    const __m256i bytes = _mm256_loadu_si256(p);
+    const __m256i sign = _mm256_cmpgt_epi8(_mm256_setzero_si256(), bytes);
+    v_put_halves(to, v_size_of_e4m3(bytes), sign, 7);
+}
 #endif
 #undef V
