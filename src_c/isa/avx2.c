@@ -9,7 +9,7 @@ enum { MAX_VECTORS = 3, MAX_TILE_KEYS = 8, MAX_TILE_FEATURES = 8, KEY_BLOCK = 96
 #define TILE_FEATURES(vectors) ((vectors) == 1 ? 8 : 4)
 enum { MAX_THIN_ROWS = LANES, THIN_SUMS = 12, THIN_FACTORS = 16 };
 enum { APART = 2, APART_CONVERTED = 8, APART_FLOAT8 = 6 };
-enum { NEAR_GROUPS = 1, DENSE_SCORES = 0, HEADS_IN_ORDER = 1, COPIES_CROWDED = 1 };
+enum { NEAR_GROUPS = 1, DENSE_SCORES = 2, HEADS_IN_ORDER = 1, COPIES_CROWDED = 1 };
 #if FA_REAL_BITS == 32
 #define BY_HALVES(storage, groups) ((storage) == FA_E4M3 || ((storage) == FA_E5M2 && (groups) == 1))
 #endif
