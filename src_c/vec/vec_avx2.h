@@ -237,7 +237,8 @@ FA_INLINE vec v_from_e4m3(const void *p)
 }
 
 /* Floats come from halves in a register at one vector a cycle on Zen 3, and from halves in memory
- * at two: there no unit has to move numbers from one end of the vector to the other. */
+ * at two: there no unit has to move numbers from one end of the vector to the other. One vector by
+ * itself is sooner in words, as above. */
 #define HALVES_RUN 32
 FA_INLINE void v_put_halves(void *to, __m256i low, __m256i high, const int shift)
 {
