@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "sequence.h"
 
+#include "numbers.h"
 #include "source.h"
 
 enum {
@@ -68,9 +69,12 @@ static void cut(const fa_args *args, const fa_kernels *kernels, fa_sequence *seq
     sequence->tiling = fa_tile_up(rows, kernels->lanes, vectors, group_rows);
     sequence->key_block = matrix ? matrix->key_block : kernels->key_block;
     if (args->mask.data && sequence->key_block > MASK_BLOCK) sequence->key_block = MASK_BLOCK;
-    sequence->load_blocks = matrix ? matrix->load_keys / sequence->key_block : 1;
     sequence->chunk_blocks = chunk_keys / sequence->key_block;
     if (sequence->chunk_blocks < 1) sequence->chunk_blocks = 1;
+    sequence->load_blocks = 1;
+    if (matrix)
+        sequence->load_blocks =
+            (int)smaller(matrix->load_keys / sequence->key_block, sequence->chunk_blocks);
     const int64_t chunk = (int64_t)sequence->chunk_blocks * sequence->key_block;
     sequence->chunks = 1;
     if (sequence->positions.end > chunk)

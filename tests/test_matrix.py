@@ -161,7 +161,7 @@ def test_pages_and_packed_sequences(kind, queries, rng):
 
 
 @pytest.mark.parametrize("kind", marked([KINDS[0], KINDS[2], KINDS[4]]))
-@pytest.mark.parametrize("queries", [15, 300])
+@pytest.mark.parametrize("queries", [15, 25, 300])  # few rows, one tile, many
 def test_threads(kind, queries, rng):
     q, k, v = tensors(rng, kind, batch=1, queries=queries, keys=4500)
     first = cases.run(ISA, q, k, v, causal=True, num_threads=1)
