@@ -113,7 +113,7 @@ typedef struct {
     /* Of a sequence: rows, keys times features, rows times both. Below, the other kernels are the
      * faster ones. */
     int min_rows, min_key_numbers, min_products;
-    int load_keys;  /* packed at a time, of several blocks */
+    int load_keys;  /* packed at a time, of several blocks; 0: none are */
     int rows_ahead; /* see FA_ROWS_AHEAD */
     int chunk_keys; /* of a state */
     /* Bytes of the panels of so many rows of q, k or v, and of p. */

@@ -48,13 +48,14 @@ static void take_all(fa_worker *worker, const fa_plan *plan, arena *from)
     const int64_t size = kernels->real_size;
     const int64_t width = (int64_t)kernels->max_vectors * kernels->lanes;
     const fa_matrix *const both[] = {plan->matrices.wide, plan->matrices.thin};
-    int64_t block = kernels->key_block, at_hand = block;
+    int64_t block = kernels->key_block, packed = 0;
     for (int n = 0; n < 2; ++n) {
         if (!both[n]) continue;
         block = larger(both[n]->key_block, block);
-        at_hand = larger(both[n]->load_keys, at_hand);
+        packed = larger(both[n]->load_keys, packed);
     }
-    const int64_t keys = at_hand + FA_MOST_AHEAD + FA_KEY_PADDING;
+    packed = larger(block, packed); /* or copied at a time */
+    const int64_t keys = larger(packed, FA_CHUNK_KEYS) + FA_MOST_AHEAD + FA_KEY_PADDING;
     const int64_t depth = plan->args->depth, value_depth = plan->value_depth;
     const int64_t deepest = larger(depth, value_depth);
     fa_tile shared = {.depth = depth, .value_depth = value_depth};
@@ -63,8 +64,8 @@ static void take_all(fa_worker *worker, const fa_plan *plan, arena *from)
     shared.spare = take(from, round_up(value_depth, 4 * kernels->lanes) * kernels->lanes * size);
     const int tiles = plan->tiles > plan->heads ? plan->tiles : plan->heads;
     for (int tile = 0; tile < tiles; ++tile) take_tile(&worker->tile[tile], plan, from, &shared);
-    worker->k_panels = take(from, panel_bytes(plan, at_hand, depth));
-    worker->v_panels = take(from, panel_bytes(plan, at_hand, value_depth));
+    worker->k_panels = take(from, panel_bytes(plan, packed, depth));
+    worker->v_panels = take(from, panel_bytes(plan, packed, value_depth));
     worker->k_rows = take(from, keys * (int64_t)sizeof(void *));
     worker->v_rows = take(from, keys * (int64_t)sizeof(void *));
     worker->k_asks = take(from, keys * (int64_t)sizeof(void *));
@@ -81,9 +82,9 @@ static void take_all(fa_worker *worker, const fa_plan *plan, arena *from)
     worker->v_scales = take(from, keys * (int64_t)sizeof(float));
     worker->k_copy = worker->v_copy = NULL;
     if (plan->kv_widened || plan->k_scattered || plan->k_crowded)
-        worker->k_copy = take(from, at_hand * depth * size);
+        worker->k_copy = take(from, packed * depth * size);
     if (plan->kv_widened || plan->v_scattered || plan->v_crowded)
-        worker->v_copy = take(from, at_hand * value_depth * size);
+        worker->v_copy = take(from, packed * value_depth * size);
     worker->copy = worker->elements = NULL;
     if (plan->q_scattered || plan->out_scattered) worker->copy = take(from, width * deepest * size);
     if (plan->q_scattered || plan->k_scattered || plan->v_scattered || plan->out_scattered)

@@ -8,9 +8,6 @@ enum {
     /* Under an explicit mask tiles and blocks never straddle so many rows and keys: masks that
        leave out whole blocks come in multiples of it. */
     MASK_BLOCK = 64,
-    /* Keys of a chunk, about: enough to hide what merging costs, few enough to deal a long cache
-       out evenly. */
-    CHUNK_KEYS = 512,
 };
 
 int64_t fa_sequence_count(const fa_args *args)
@@ -65,14 +62,14 @@ static void cut(const fa_args *args, const fa_kernels *kernels, fa_sequence *seq
     const int group_rows = args->mask.data ? MASK_BLOCK : 0;
     /* One tile, as in decoding: only chunks can keep all threads busy. */
     const int one_tile = rows <= vectors * kernels->lanes;
-    const int chunk_keys = matrix && !one_tile ? matrix->chunk_keys : CHUNK_KEYS;
+    const int chunk_keys = matrix && !one_tile ? matrix->chunk_keys : FA_CHUNK_KEYS;
     sequence->tiling = fa_tile_up(rows, kernels->lanes, vectors, group_rows);
     sequence->key_block = matrix ? matrix->key_block : kernels->key_block;
     if (args->mask.data && sequence->key_block > MASK_BLOCK) sequence->key_block = MASK_BLOCK;
     sequence->chunk_blocks = chunk_keys / sequence->key_block;
     if (sequence->chunk_blocks < 1) sequence->chunk_blocks = 1;
-    sequence->load_blocks = 1;
-    if (matrix)
+    sequence->load_blocks = matrix || sequence->thin ? sequence->chunk_blocks : 1;
+    if (matrix && matrix->load_keys)
         sequence->load_blocks =
             (int)smaller(matrix->load_keys / sequence->key_block, sequence->chunk_blocks);
     const int64_t chunk = (int64_t)sequence->chunk_blocks * sequence->key_block;

@@ -15,6 +15,12 @@
 #include "kernels.h"
 #include "schedule.h"
 
+enum {
+    /* Keys of a chunk, at most: enough to hide what merging costs, few enough to deal a long cache
+       out evenly. Where there are many tiles on a matrix unit, that says how many. */
+    FA_CHUNK_KEYS = 512,
+};
+
 typedef struct {
     int64_t index, queries, keys;
     int64_t query_row, key_row; /* of packed tensors: its first ones */
@@ -22,7 +28,7 @@ typedef struct {
     fa_tiling tiling;
     int thin, spread; /* its rows are one thin tile, as in kernels.h; or 0 */
     int key_block, chunk_blocks;
-    int load_blocks;         /* whose rows are brought at a time */
+    int load_blocks;         /* whose rows are brought at a time: see fa_worker_load_end */
     const fa_matrix *matrix; /* what its tiles are updated with; NULL: the table itself */
     int64_t chunks;
 } fa_sequence;

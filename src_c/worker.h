@@ -49,7 +49,7 @@ typedef struct {
     const void *const *k_ahead, *const *v_ahead; /* fa_block has them */
 
     /* scratch */
-    const void **k_rows, **v_rows; /* of the current block */
+    const void **k_rows, **v_rows; /* of the keys at hand */
     const void **k_asks, **v_asks; /* of the last one */
     void **soon_rows;              /* fa_block has them */
     char *k_copy, *v_copy;         /* copied rows */
