@@ -155,14 +155,21 @@ static void load_panels(fa_worker *worker)
                                                         worker->k_panels, worker->v_panels);
 }
 
+/* Under a mask blocks are shorter than those of a matrix unit: so many are one of those. */
+static int64_t blocks_together(const fa_sequence *sequence)
+{
+    return sequence->matrix ? sequence->matrix->key_block / sequence->key_block : 1;
+}
+
 /* Thin tiles get their rows chunk by chunk: to point at those of each block, and at those ahead of
  * it, was up to a tenth of the time of one row. But rows that are copied stay in the caches, and
  * heads that take turns do it block by block. */
 int64_t fa_worker_load_end(const fa_worker *worker, int64_t block)
 {
+    const fa_sequence *sequence = &worker->sequence;
     const int copied = worker->k_copied || worker->v_copied;
-    const int single = worker->sequence.thin && (copied || worker->share.heads > 1);
-    const int64_t blocks = single ? 1 : worker->sequence.load_blocks;
+    const int few = sequence->thin && (copied || worker->share.heads > 1);
+    const int64_t blocks = few ? blocks_together(sequence) : sequence->load_blocks;
     return smaller((block / blocks + 1) * blocks, worker->block_end);
 }
 
@@ -295,14 +302,14 @@ static void update_range(fa_worker *worker, fa_worker_tile *tile, int64_t block,
     worker->block_used = 1;
 }
 
-/* Under a mask blocks are shorter than those of a matrix unit: such of one kind go together. */
+/* Of blocks that are one of a matrix unit, those of one kind go together, wherever loads end. */
 static int64_t last_alike(const fa_worker *worker, const fa_worker_tile *tile, int64_t block,
                           int64_t end)
 {
-    const fa_sequence *sequence = &worker->sequence;
+    const int64_t together = blocks_together(&worker->sequence);
     int64_t last = block + 1;
-    if (!sequence->matrix || !tile->states) return last;
-    end = smaller(block + sequence->matrix->key_block / sequence->key_block, end);
+    if (!tile->states) return last;
+    end = smaller((block / together + 1) * together, end);
     while (last < end && tile->states[last] == tile->states[block]) ++last;
     return last;
 }

@@ -21,6 +21,11 @@ typedef struct {
     int32_t *table;
 } problem;
 
+/* Rows are counted through all batch entries and heads. */
+static int64_t rows_of(const problem *p) { return p->batch * p->q_heads * p->queries; }
+static int64_t batch_of(const problem *p, int64_t n) { return n / p->queries / p->q_heads; }
+static int64_t head_of(const problem *p, int64_t n) { return n / p->queries % p->q_heads; }
+
 /* An element of k or v, through the pages if there are any. */
 static double key_at(const problem *p, const fa_tensor *t, int64_t batch, int64_t head, int64_t j,
                      int64_t column)
@@ -106,7 +111,7 @@ static void set_up(problem *p, fa_dtype dtype, int is_long)
     if (size_of(kv_dtype) == 1 && draw(2)) a->k_scale = scales(p, &a->k, p->depth);
     if (size_of(kv_dtype) == 1 && draw(2)) a->v_scale = scales(p, &a->v, p->value_depth);
     a->out = tensor(dtype, p->batch, p->q_heads, p->queries, p->value_depth, p->bshd);
-    a->lse = malloc((size_t)(p->batch * p->q_heads * p->queries * 8));
+    a->lse = malloc((size_t)(rows_of(p) * 8));
     a->scale = uniform(), a->softcap = draw(3) ? 0 : 1 + 4 * fabs(uniform());
     const int64_t left = (int64_t)draw(120) - 40, right = (int64_t)draw(120) - 40;
     a->causal = draw(2) == 0, a->left = left < 0 ? -1 : left, a->right = right < 0 ? -1 : right;
@@ -131,34 +136,43 @@ static void make_tiny(const fa_tensor *t, int64_t count)
 
 /* What a unit for bfloat16 multiplies, in whole tiles and of few rows, by bytes with scales as
  * well: all shapes with all modifiers; and, 4 times of 7, what it must not. Scores are so large
- * that few keys count. One tile has so many keys that threads share them. */
+ * that few keys count. One tile has so many keys that threads share them; and the heads of a key
+ * lie together, so that one thread takes them in turns, where several take one each. */
 static void set_up_tiles(problem *p, int n)
 {
-    enum { TINY_QUERIES = 3, TINY_VALUES, INFINITE_KEY, INFINITE_VALUE, NUMBERS, ONE_TILE = 17 };
+    enum {
+        TINY_QUERIES = 3,
+        TINY_VALUES,
+        INFINITE_KEY,
+        INFINITE_VALUE,
+        NUMBERS,
+        ONE_TILE = 17,
+        HEADS = 2
+    };
     static const int rows[] = {5, ONE_TILE, 40, 64}, depths[] = {33, 64, 96};
     static const fa_dtype stored[] = {FA_BFLOAT16, FA_INT8, FA_FLOAT8_E4M3, FA_FLOAT8_E5M2};
     const fa_dtype type = FA_BFLOAT16, kv_type = n % 4 ? type : stored[n / 4 % 4];
     const int numbers = kv_type == type ? n % NUMBERS : 0, mask = n / 48 % 3;
-    *p = (problem){.batch = 1, .q_heads = 1, .kv_heads = 1, .unit = 1};
+    *p = (problem){.batch = 1, .q_heads = HEADS, .kv_heads = HEADS, .bshd = 1, .unit = 1};
     p->queries = rows[n % 4], p->depth = p->value_depth = depths[n / 4 % 3];
     p->keys = p->queries == ONE_TILE ? MAX_LONG : TILE_KEYS;
     p->offset[0] = p->keys - p->queries, p->end[0] = p->keys;
     fa_args *a = &p->args;
-    *a = (fa_args){.size = sizeof(fa_args), .dtype = type, .kv_dtype = kv_type, .q_heads = 1};
-    a->kv_heads = 1, a->left = a->right = -1;
+    *a = (fa_args){.size = sizeof(fa_args), .dtype = type, .kv_dtype = kv_type};
+    a->q_heads = a->kv_heads = HEADS, a->left = a->right = -1;
     a->queries = p->queries, a->keys = p->keys, a->depth = a->value_depth = p->depth;
-    a->q = tensor(type, 1, 1, p->queries, p->depth, 0);
-    a->k = tensor(kv_type, 1, 1, p->keys, p->depth, 0);
-    a->v = tensor(kv_type, 1, 1, p->keys, p->depth, 0);
+    a->q = tensor(type, 1, HEADS, p->queries, p->depth, p->bshd);
+    a->k = tensor(kv_type, 1, HEADS, p->keys, p->depth, p->bshd);
+    a->v = tensor(kv_type, 1, HEADS, p->keys, p->depth, p->bshd);
     if (kv_type != type) a->k_scale = scales(p, &a->k, p->depth);
     if (kv_type != type) a->v_scale = scales(p, &a->v, p->depth);
-    a->out = tensor(type, 1, 1, p->queries, p->depth, 0);
-    a->lse = malloc((size_t)p->queries * sizeof(float));
+    a->out = tensor(type, 1, HEADS, p->queries, p->depth, p->bshd);
+    a->lse = malloc((size_t)rows_of(p) * sizeof(float));
     a->scale = numbers == TINY_QUERIES ? 0x1p125 : 0.5;
     a->causal = n / 12 % 2, a->softcap = n / 24 % 2 ? 5 : 0;
     if (mask) set_up_mask(p, mask == 1 ? FA_BOOL : type);
-    if (numbers == TINY_QUERIES) make_tiny(&a->q, p->queries * p->depth);
-    if (numbers == TINY_VALUES) make_tiny(&a->v, p->keys * p->depth), p->unit = 0x1p-128;
+    if (numbers == TINY_QUERIES) make_tiny(&a->q, HEADS * p->queries * p->depth);
+    if (numbers == TINY_VALUES) make_tiny(&a->v, HEADS * p->keys * p->depth), p->unit = 0x1p-128;
     if (numbers == INFINITE_KEY) put_infinity(a->k.data, type, draw(TILE_KEYS) * p->depth);
     if (numbers == INFINITE_VALUE) put_infinity(a->v.data, type, draw(TILE_KEYS) * p->depth);
 }
@@ -183,11 +197,6 @@ static double score(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j
     const double added = get(mask, a->dtype, 0);
     return added == -INFINITY ? added : s + added;
 }
-
-/* Rows are counted through all batch entries and heads. */
-static int64_t rows_of(const problem *p) { return p->batch * p->q_heads * p->queries; }
-static int64_t batch_of(const problem *p, int64_t n) { return n / p->queries / p->q_heads; }
-static int64_t head_of(const problem *p, int64_t n) { return n / p->queries % p->q_heads; }
 
 /* Where the n-th row's own is: what it should be, and its lse behind it. */
 static double *expected_of(const problem *p, int64_t n)
