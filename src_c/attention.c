@@ -20,12 +20,12 @@ static void run_task(void *context, int64_t task, int64_t next, int thread)
     fa_worker *worker = fa_worker_start(plan, task, next, thread);
     FA_MARK(FA_STAGE_PACK);
     for (int64_t begin = worker->block_begin; begin < worker->block_end;) {
-        const int64_t end = fa_worker_load_end(worker, begin);
+        int64_t end = fa_worker_load_end(worker, begin);
         const int64_t chunk = begin / worker->sequence.chunk_blocks;
         if (chunk != worker->chunk) fa_worker_next_chunk(worker, chunk);
         FA_MARK(FA_STAGE_MERGE);
         for (int head = 0; head < worker->share.heads; ++head) {
-            fa_worker_load(worker, head, begin, end);
+            end = fa_worker_load(worker, head, begin, end);
             FA_MARK(FA_STAGE_LOAD);
             for (int tile = 0; tile < worker->share.tiles; ++tile)
                 for (int64_t block = begin; block < end;)

@@ -184,8 +184,10 @@ static void turn_to(fa_worker *worker, int head)
     if (args->v_scale.data) worker->v_scale.base += step * args->v_scale.head;
 }
 
-/* Only keys that exist for this sequence are touched: rows [first_key, key_end). */
-void fa_worker_load(fa_worker *worker, int head, int64_t block, int64_t last)
+/* Only keys that exist for this sequence are touched: rows [first_key, key_end). If a matrix unit
+ * cannot take them all, it gets them block by block: so which ones go another way does not depend
+ * on what else a task brings. */
+int64_t fa_worker_load(fa_worker *worker, int head, int64_t block, int64_t last)
 {
     if (head != worker->head) turn_to(worker, head);
     const fa_positions *positions = &worker->sequence.positions;
@@ -198,7 +200,11 @@ void fa_worker_load(fa_worker *worker, int head, int64_t block, int64_t last)
     bring(worker, end, worker->k_copied, worker->v_copied);
     worker->widened =
         !worker->plan->kv_widened || worker->k_copied || worker->sequence.thin; /* as they lie */
-    if (worker->sequence.matrix) load_panels(worker);
+    if (!worker->sequence.matrix) return last;
+    load_panels(worker);
+    const int64_t together = blocks_together(&worker->sequence);
+    const int64_t first = (block / together + 1) * together;
+    return worker->panels || last <= first ? last : fa_worker_load(worker, head, block, first);
 }
 
 /* Keys of blocks [block, last) that a tile needs. */

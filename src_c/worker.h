@@ -76,9 +76,10 @@ fa_worker *fa_worker_start(const fa_plan *plan, int64_t task, int64_t next, int 
 fa_worker *fa_worker_resume(const fa_plan *plan, int64_t part, int thread);
 /* After the last block. */
 void fa_worker_stop(fa_worker *worker);
-/* Bring the keys of blocks [block, end) of one of the heads; so many are brought together. */
+/* Bring the keys of blocks [block, end) of one of the heads, or of the first ones, up to what is
+ * returned. So many are best brought together. */
 int64_t fa_worker_load_end(const fa_worker *worker, int64_t block);
-void fa_worker_load(fa_worker *worker, int head, int64_t block, int64_t end);
+int64_t fa_worker_load(fa_worker *worker, int head, int64_t block, int64_t end);
 /* A tile of that head, by a block of keys, or by some from there on; the first one that is left. */
 int64_t fa_worker_update(fa_worker *worker, int tile, int64_t block, int64_t end);
 void fa_worker_weigh(fa_worker *worker);

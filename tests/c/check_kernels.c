@@ -10,7 +10,14 @@
 #include "fastattn.h"
 #include "tensors.h"
 
-enum { PROBLEMS = 320, MAX = 140, MAX_LONG = 1300, TILES = 144, TILE_KEYS = 300 };
+enum {
+    PROBLEMS = 320,
+    MAX = 140,
+    MAX_LONG = 1300,
+    TILES = 144,
+    TILE_KEYS = 300,
+    SHARED_KEYS = 700
+};
 
 typedef struct {
     int64_t batch, q_heads, kv_heads, queries, keys, depth, value_depth, offset[2], begin[2],
@@ -136,8 +143,8 @@ static void make_tiny(const fa_tensor *t, int64_t count)
 
 /* What a unit for bfloat16 multiplies, in whole tiles and of few rows, by bytes with scales as
  * well: all shapes with all modifiers; and, 4 times of 7, what it must not. Scores are so large
- * that few keys count. One tile has so many keys that threads share them; and the heads of a key
- * lie together, so that one thread takes them in turns, where several take one each. */
+ * that few keys count. One tile has so many keys that threads share them. Few rows have two heads
+ * that lie together, which one thread takes in turns, and several one each. */
 static void set_up_tiles(problem *p, int n)
 {
     enum {
@@ -146,33 +153,34 @@ static void set_up_tiles(problem *p, int n)
         INFINITE_KEY,
         INFINITE_VALUE,
         NUMBERS,
-        ONE_TILE = 17,
-        HEADS = 2
+        FEW = 5,
+        ONE_TILE = 17
     };
-    static const int rows[] = {5, ONE_TILE, 40, 64}, depths[] = {33, 64, 96};
+    static const int rows[] = {FEW, ONE_TILE, 40, 64}, depths[] = {33, 64, 96};
     static const fa_dtype stored[] = {FA_BFLOAT16, FA_INT8, FA_FLOAT8_E4M3, FA_FLOAT8_E5M2};
     const fa_dtype type = FA_BFLOAT16, kv_type = n % 4 ? type : stored[n / 4 % 4];
     const int numbers = kv_type == type ? n % NUMBERS : 0, mask = n / 48 % 3;
-    *p = (problem){.batch = 1, .q_heads = HEADS, .kv_heads = HEADS, .bshd = 1, .unit = 1};
+    const int heads = rows[n % 4] == FEW ? 2 : 1;
+    *p = (problem){.batch = 1, .q_heads = heads, .kv_heads = heads, .bshd = 1, .unit = 1};
     p->queries = rows[n % 4], p->depth = p->value_depth = depths[n / 4 % 3];
-    p->keys = p->queries == ONE_TILE ? MAX_LONG : TILE_KEYS;
+    p->keys = p->queries == ONE_TILE ? SHARED_KEYS : TILE_KEYS;
     p->offset[0] = p->keys - p->queries, p->end[0] = p->keys;
     fa_args *a = &p->args;
     *a = (fa_args){.size = sizeof(fa_args), .dtype = type, .kv_dtype = kv_type};
-    a->q_heads = a->kv_heads = HEADS, a->left = a->right = -1;
+    a->q_heads = a->kv_heads = heads, a->left = a->right = -1;
     a->queries = p->queries, a->keys = p->keys, a->depth = a->value_depth = p->depth;
-    a->q = tensor(type, 1, HEADS, p->queries, p->depth, p->bshd);
-    a->k = tensor(kv_type, 1, HEADS, p->keys, p->depth, p->bshd);
-    a->v = tensor(kv_type, 1, HEADS, p->keys, p->depth, p->bshd);
+    a->q = tensor(type, 1, heads, p->queries, p->depth, p->bshd);
+    a->k = tensor(kv_type, 1, heads, p->keys, p->depth, p->bshd);
+    a->v = tensor(kv_type, 1, heads, p->keys, p->depth, p->bshd);
     if (kv_type != type) a->k_scale = scales(p, &a->k, p->depth);
     if (kv_type != type) a->v_scale = scales(p, &a->v, p->depth);
-    a->out = tensor(type, 1, HEADS, p->queries, p->depth, p->bshd);
+    a->out = tensor(type, 1, heads, p->queries, p->depth, p->bshd);
     a->lse = malloc((size_t)rows_of(p) * sizeof(float));
     a->scale = numbers == TINY_QUERIES ? 0x1p125 : 0.5;
     a->causal = n / 12 % 2, a->softcap = n / 24 % 2 ? 5 : 0;
     if (mask) set_up_mask(p, mask == 1 ? FA_BOOL : type);
-    if (numbers == TINY_QUERIES) make_tiny(&a->q, HEADS * p->queries * p->depth);
-    if (numbers == TINY_VALUES) make_tiny(&a->v, HEADS * p->keys * p->depth), p->unit = 0x1p-128;
+    if (numbers == TINY_QUERIES) make_tiny(&a->q, heads * p->queries * p->depth);
+    if (numbers == TINY_VALUES) make_tiny(&a->v, heads * p->keys * p->depth), p->unit = 0x1p-128;
     if (numbers == INFINITE_KEY) put_infinity(a->k.data, type, draw(TILE_KEYS) * p->depth);
     if (numbers == INFINITE_VALUE) put_infinity(a->v.data, type, draw(TILE_KEYS) * p->depth);
 }
