@@ -186,7 +186,7 @@ static void turn_to(fa_worker *worker, int head)
 
 /* Only keys that exist for this sequence are touched: rows [first_key, key_end). If a matrix unit
  * cannot take them all, it gets them block by block: so which ones go another way does not depend
- * on what else a task brings. */
+ * on what else a task brings. Heads that take turns are brought no more anyway. */
 int64_t fa_worker_load(fa_worker *worker, int head, int64_t block, int64_t last)
 {
     if (head != worker->head) turn_to(worker, head);
