@@ -22,6 +22,19 @@ static inline simde__m512d quarters_64(simde__m512d a, simde__m512d b, int contr
     return simde__m512d_from_private(r);
 }
 
+/* Without the sign: SIMDe leaves that of -0. */
+static inline simde__m512 size_f32(simde__m512 a)
+{
+    const simde__m512i rest = simde_mm512_set1_epi32(0x7fffffff);
+    return simde_mm512_castsi512_ps(simde_mm512_and_si512(simde_mm512_castps_si512(a), rest));
+}
+
+static inline simde__m512d size_f64(simde__m512d a)
+{
+    const simde__m512i rest = simde_mm512_set1_epi64(INT64_MAX);
+    return simde_mm512_castsi512_pd(simde_mm512_and_si512(simde_mm512_castpd_si512(a), rest));
+}
+
 /* Conversions between widths, by halves. */
 static inline simde__m512 from_halves(__m256i halves)
 {

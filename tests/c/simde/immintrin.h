@@ -112,8 +112,8 @@
 #define _mm512_ternarylogic_epi32 simde_mm512_ternarylogic_epi32
 #define _mm512_test_epi32_mask simde_mm512_test_epi32_mask
 #define _mm512_xor_si512 simde_mm512_xor_si512
-#define _mm512_abs_pd simde_mm512_abs_pd
-#define _mm512_abs_ps simde_mm512_abs_ps
+#define _mm512_abs_pd size_f64
+#define _mm512_abs_ps size_f32
 #define _mm512_add_pd simde_mm512_add_pd
 #define _mm512_add_ps simde_mm512_add_ps
 #define _mm512_broadcast_f32x4 simde_mm512_broadcast_f32x4
