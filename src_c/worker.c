@@ -215,7 +215,8 @@ static fa_range needed(const fa_worker *worker, const fa_worker_tile *tile, int6
     const int64_t earliest = larger(worker->first_key, block * key_block);
     fa_range range = {larger(tile->span.begin, earliest),
                       smaller(smaller(tile->span.end, worker->key_end), last * key_block)};
-    if (tile->states && tile->states[block] == FA_BLOCK_SKIP) range.end = range.begin;
+    const int skipped = tile->states && tile->states[block] == FA_BLOCK_SKIP;
+    if (skipped || range.begin >= range.end) return (fa_range){0, 0};
     if (worker->sequence.matrix) range.begin -= range.begin % FA_PANEL_ALIGN;
     return range;
 }

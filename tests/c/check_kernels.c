@@ -15,8 +15,9 @@ enum {
     MAX = 140,
     MAX_LONG = 1300,
     TILES = 144,
-    TILE_KEYS = 300,
-    SHARED_KEYS = 700
+    LAST_KEYS = 64,
+    MASKED_KEYS = 350,
+    SPOILED_BYTES = 4 * 1024 * 1024
 };
 
 typedef struct {
@@ -78,15 +79,18 @@ static fa_tensor scales(const problem *p, const fa_tensor *of, int64_t columns)
     return t;
 }
 
-/* At random, a third of it forbids. */
+/* At random, a third of it forbids; some of the last keys all may see, or none. */
 static void set_up_mask(problem *p, fa_dtype mask_dtype)
 {
+    const int64_t begin = p->keys - draw(MASKED_KEYS), end = begin + draw(MASKED_KEYS);
+    const int alike = draw(2) == 0;
     fa_args *a = &p->args;
     a->mask_dtype = mask_dtype;
     a->mask = tensor(a->dtype, 1, 1, p->queries, p->keys, 0);
     a->mask.lead[0] = a->mask.head = 0;
     for (int64_t n = 0; n < p->queries * p->keys; ++n) {
-        const int allowed = draw(3) != 0;
+        const int64_t key = n % p->keys;
+        const int allowed = key >= begin && key < end ? alike : draw(3) != 0;
         if (mask_dtype == FA_BOOL) ((char *)a->mask.data)[n] = (char)allowed;
         else if (!allowed) put_infinity(a->mask.data, a->dtype, n);
     }
@@ -143,8 +147,10 @@ static void make_tiny(const fa_tensor *t, int64_t count)
 
 /* What a unit for bfloat16 multiplies, in whole tiles and of few rows, by bytes with scales as
  * well: all shapes with all modifiers; and, 4 times of 7, what it must not. Scores are so large
- * that few keys count. One tile has so many keys that threads share them. Few rows have two heads
- * that lie together, which one thread takes in turns, and several one each. */
+ * that few keys count. One tile has so many keys that threads share them; of two, the windows may
+ * begin where what a thread brings at a time ends. Few rows have two heads that lie together, which
+ * one thread takes in turns, and several one each. The last keys of 64 rows belong to two short
+ * blocks, of which causal tiles that have a thread of their own see one or both. */
 static void set_up_tiles(problem *p, int n)
 {
     enum {
@@ -154,16 +160,18 @@ static void set_up_tiles(problem *p, int n)
         INFINITE_VALUE,
         NUMBERS,
         FEW = 5,
-        ONE_TILE = 17
+        ONE_TILE = 17,
+        TWO_TILES = 40
     };
-    static const int rows[] = {FEW, ONE_TILE, 40, 64}, depths[] = {33, 64, 96};
+    static const int rows[] = {FEW, ONE_TILE, TWO_TILES, 64}, keys[] = {340, 700, 1088, 340};
+    static const int depths[] = {33, 64, 96};
     static const fa_dtype stored[] = {FA_BFLOAT16, FA_INT8, FA_FLOAT8_E4M3, FA_FLOAT8_E5M2};
     const fa_dtype type = FA_BFLOAT16, kv_type = n % 4 ? type : stored[n / 4 % 4];
     const int numbers = kv_type == type ? n % NUMBERS : 0, mask = n / 48 % 3;
     const int heads = rows[n % 4] == FEW ? 2 : 1;
     *p = (problem){.batch = 1, .q_heads = heads, .kv_heads = heads, .bshd = 1, .unit = 1};
     p->queries = rows[n % 4], p->depth = p->value_depth = depths[n / 4 % 3];
-    p->keys = p->queries == ONE_TILE ? SHARED_KEYS : TILE_KEYS;
+    p->keys = keys[n % 4];
     p->offset[0] = p->keys - p->queries, p->end[0] = p->keys;
     fa_args *a = &p->args;
     *a = (fa_args){.size = sizeof(fa_args), .dtype = type, .kv_dtype = kv_type};
@@ -178,11 +186,13 @@ static void set_up_tiles(problem *p, int n)
     a->lse = malloc((size_t)rows_of(p) * sizeof(float));
     a->scale = numbers == TINY_QUERIES ? 0x1p125 : 0.5;
     a->causal = n / 12 % 2, a->softcap = n / 24 % 2 ? 5 : 0;
+    if (p->queries == TWO_TILES && draw(3)) a->left = 25 + draw(32);
     if (mask) set_up_mask(p, mask == 1 ? FA_BOOL : type);
+    const int64_t last = p->keys - 1 - draw(LAST_KEYS);
     if (numbers == TINY_QUERIES) make_tiny(&a->q, heads * p->queries * p->depth);
     if (numbers == TINY_VALUES) make_tiny(&a->v, heads * p->keys * p->depth), p->unit = 0x1p-128;
-    if (numbers == INFINITE_KEY) put_infinity(a->k.data, type, draw(TILE_KEYS) * p->depth);
-    if (numbers == INFINITE_VALUE) put_infinity(a->v.data, type, draw(TILE_KEYS) * p->depth);
+    if (numbers == INFINITE_KEY) put_infinity(a->k.data, type, last * p->depth);
+    if (numbers == INFINITE_VALUE) put_infinity(a->v.data, type, last * p->depth);
 }
 
 /* The score of one pair, or -inf. */
@@ -275,9 +285,19 @@ static size_t lse_bytes(const problem *p)
     return (size_t)(rows_of(p) * (p->args.dtype == FA_FLOAT64 ? 8 : 4));
 }
 
+/* What is allocated next will mostly lie where this did, and holds NaN until it is written. */
+static void spoil_memory(void)
+{
+    static void *(*volatile fill)(void *, int, size_t) = memset; /* or it is left out */
+    void *memory = malloc(SPOILED_BYTES);
+    if (memory) fill(memory, 0xff, SPOILED_BYTES);
+    free(memory);
+}
+
 /* Where nothing is written, no number stays. */
 static int compute(problem *p, int threads)
 {
+    spoil_memory();
     memset(p->args.out.data, 0xff, out_bytes(p));
     memset(p->args.lse, 0xff, lse_bytes(p));
     p->args.threads = threads;
