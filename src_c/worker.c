@@ -66,6 +66,29 @@ static void prepare(fa_worker *worker)
                        worker->share.first_tile + n);
 }
 
+/* Under a mask blocks are shorter than those of a matrix unit: so many are one of those. */
+static int64_t blocks_together(const fa_sequence *sequence)
+{
+    return sequence->matrix ? sequence->matrix->key_block / sequence->key_block : 1;
+}
+
+/* Those of keys [begin, end). A matrix unit gets whole blocks of its own, of which it takes all or
+ * nothing: whether it takes one may not depend on what else the task has. */
+static void set_blocks(fa_worker *worker, int64_t begin, int64_t end)
+{
+    const fa_sequence *sequence = &worker->sequence;
+    const int64_t key_block = sequence->key_block, together = blocks_together(sequence);
+    const int64_t all = divide_up(sequence->positions.end, key_block);
+    worker->block_begin = worker->block_end = 0;
+    if (begin >= end) return;
+    worker->block_begin = begin / key_block / together * together;
+    worker->block_end = smaller(round_up(divide_up(end, key_block), together), all);
+    if (!worker->plan->split) return;
+    const int64_t blocks = sequence->chunk_blocks;
+    worker->block_begin = larger(worker->block_begin, worker->share.first_chunk * blocks);
+    worker->block_end = smaller(worker->block_end, worker->share.chunk_end * blocks);
+}
+
 fa_worker *fa_worker_start(const fa_plan *plan, int64_t task, int64_t next, int thread)
 {
     fa_worker *worker = fa_worker_of(plan, thread);
@@ -83,14 +106,7 @@ fa_worker *fa_worker_start(const fa_plan *plan, int64_t task, int64_t next, int 
         begin = smaller(tile->span.begin, begin);
         end = larger(tile->span.end, end);
     }
-    const int64_t key_block = worker->sequence.key_block;
-    worker->block_begin = begin < end ? begin / key_block : 0;
-    worker->block_end = begin < end ? divide_up(end, key_block) : 0;
-    if (plan->split) {
-        const int64_t blocks = worker->sequence.chunk_blocks;
-        worker->block_begin = larger(worker->block_begin, worker->share.first_chunk * blocks);
-        worker->block_end = smaller(worker->block_end, worker->share.chunk_end * blocks);
-    }
+    set_blocks(worker, begin, end);
     if (worker->sequence.matrix) worker->sequence.matrix->enter();
     return worker;
 }
@@ -153,12 +169,6 @@ static void load_panels(fa_worker *worker)
     }
     worker->panels = worker->sequence.matrix->pack_keys(&worker->tile[0].state, &all,
                                                         worker->k_panels, worker->v_panels);
-}
-
-/* Under a mask blocks are shorter than those of a matrix unit: so many are one of those. */
-static int64_t blocks_together(const fa_sequence *sequence)
-{
-    return sequence->matrix ? sequence->matrix->key_block / sequence->key_block : 1;
 }
 
 /* Thin tiles get their rows chunk by chunk: to point at those of each block, and at those ahead of
