@@ -106,6 +106,7 @@ cdef int call(const fa_args *args, bint weights) except -1:
     return 0
 
 
+include "_plain_out.pxi"
 include "_plain.pxi"
 
 

@@ -150,23 +150,52 @@ cdef bint plain_mask(fa_args *args, cnp.ndarray mask, int kind) noexcept:
     return True
 
 
-cdef bint plain_scale(fa_tensor *tensor, scale, cnp.npy_intp *shape) except -1:
-    """None, or float32 (B, Hkv, Sk), as `quantize_kv` returns it: one number for each row."""
+cdef cnp.ndarray plain_numbers(fa_tensor *tensor, scale, cnp.npy_intp *shape):
+    """New float32 () from a number, (Hkv,) or (B, Hkv) from an array, if finite; else None."""
+    cdef cnp.ndarray numbers
+    cdef cnp.npy_intp index
+    cdef double number
+    cdef int rank
+    if plain_number(scale, -INFINITY, &number):
+        numbers = cnp.PyArray_EMPTY(0, NULL, cnp.NPY_FLOAT, 0)
+        (<float *>cnp.PyArray_DATA(numbers))[0] = <float>number
+    elif cnp.PyArray_CheckExact(scale) and 1 <= cnp.PyArray_NDIM(scale) <= 2:
+        if cnp.PyArray_TYPE(scale) != cnp.NPY_FLOAT or not cnp.PyArray_ISBEHAVED_RO(scale):
+            return None
+        rank = cnp.PyArray_NDIM(scale)
+        for index in range(rank):
+            if cnp.PyArray_DIMS(scale)[index] != shape[2 - rank + index]:
+                return None
+        numbers = cnp.PyArray_NewCopy(scale, cnp.NPY_CORDER)
+        tensor.head = cnp.PyArray_STRIDES(numbers)[rank - 1]
+        tensor.lead[0] = cnp.PyArray_STRIDES(numbers)[0] if rank == 2 else 0
+    else:
+        return None
+    for index in range(cnp.PyArray_SIZE(numbers)):
+        if not isfinite((<float *>cnp.PyArray_DATA(numbers))[index]):
+            return None
+    tensor.data = cnp.PyArray_DATA(numbers)
+    return numbers
+
+
+cdef cnp.ndarray plain_scale(fa_tensor *tensor, scale, cnp.npy_intp *shape):
+    """What holds the scales of k or v of this shape until the call ends, or None.
+
+    float32 (B, Hkv, Sk), as `quantize_kv` returns it, serves as it is: one number for each row.
+    """
     cdef cnp.npy_intp *steps
     cdef int axis
-    if scale is None:
-        return True
     if not cnp.PyArray_CheckExact(scale) or cnp.PyArray_NDIM(scale) != 3:
-        return False
+        return plain_numbers(tensor, scale, shape)
     if cnp.PyArray_TYPE(scale) != cnp.NPY_FLOAT or not cnp.PyArray_ISBEHAVED_RO(scale):
-        return False
+        return None
     for axis in range(3):
         if cnp.PyArray_DIMS(scale)[axis] != shape[axis]:
-            return False
+            return None
     steps = cnp.PyArray_STRIDES(scale)
     tensor.data = cnp.PyArray_DATA(scale)
     tensor.lead[0], tensor.head, tensor.row = steps[0], steps[1], steps[2]
-    return True
+    return scale
 
 
 cdef cnp.ndarray repeated(int64_t value, cnp.npy_intp batch):
@@ -212,113 +241,6 @@ cdef cnp.ndarray plain_lengths(lengths, cnp.npy_intp batch, cnp.npy_intp keys):
     return result
 
 
-cdef cnp.ndarray ordered_like(cnp.ndarray model, cnp.npy_intp depth):
-    """What `_check_tensors.ordered_like` returns, if `model` steps forward."""
-    cdef cnp.npy_intp *strides = cnp.PyArray_STRIDES(model)
-    cdef cnp.npy_intp *given = cnp.PyArray_DIMS(model)
-    cdef int order[4]
-    cdef cnp.npy_intp shape[4]
-    cdef cnp.npy_intp inverse[4]
-    cdef cnp.PyArray_Dims places
-    cdef int axis, place, before
-    for axis in range(3):
-        place = axis
-        for before in range(axis - 1, -1, -1):
-            if given[order[before]] > 1 and given[axis] > 1:
-                if strides[order[before]] >= strides[axis]:
-                    break
-                place = before
-        for before in range(axis, place, -1):
-            order[before] = order[before - 1]
-        order[place] = axis
-    order[3] = 3
-    for place in range(4):
-        shape[place] = given[order[place]]
-        inverse[order[place]] = place
-    shape[3] = depth
-    places.ptr, places.len = inverse, 4
-    memory = cnp.PyArray_EMPTY(4, shape, cnp.PyArray_TYPE(model), 0)
-    return cnp.PyArray_Transpose(memory, &places)
-
-
-cdef cnp.ndarray allocate(cnp.ndarray q, cnp.npy_intp depth, bint bshd):
-    """Memory for the result of a q of the caller, as `_check_tensors.allocate` takes it."""
-    cdef cnp.npy_intp shape[4]
-    cdef int axis
-    if not cnp.PyArray_IS_C_CONTIGUOUS(q):
-        return in_order(ordered_like(in_order(q, bshd), depth), bshd)
-    for axis in range(3):
-        shape[axis] = cnp.PyArray_DIMS(q)[axis]
-    shape[3] = depth
-    return cnp.PyArray_EMPTY(4, shape, cnp.PyArray_TYPE(q), 0)
-
-
-cdef void extent(cnp.ndarray array, char **begin, char **end) noexcept:
-    """The first byte of an array and the one behind its last."""
-    cdef cnp.npy_intp step
-    cdef int axis
-    begin[0] = end[0] = <char *>cnp.PyArray_DATA(array)
-    for axis in range(cnp.PyArray_NDIM(array)):
-        step = (cnp.PyArray_DIMS(array)[axis] - 1) * cnp.PyArray_STRIDES(array)[axis]
-        if step < 0:
-            begin[0] += step
-        else:
-            end[0] += step
-    end[0] += cnp.PyArray_ITEMSIZE(array)
-
-
-cdef bint apart(cnp.ndarray out, cnp.ndarray array) noexcept:
-    """All of `out` before or behind all of `array`."""
-    cdef char *begin
-    cdef char *end
-    cdef char *other_begin
-    cdef char *other_end
-    extent(out, &begin, &end)
-    extent(array, &other_begin, &other_end)
-    return end <= other_begin or other_end <= begin
-
-
-cdef bint overlaps_itself(cnp.ndarray array) noexcept:
-    """What `_may_overlap_itself` says, but yes of every array that steps backward."""
-    cdef cnp.npy_intp *strides = cnp.PyArray_STRIDES(array)
-    cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(array)
-    cdef cnp.npy_intp span = cnp.PyArray_ITEMSIZE(array)
-    cdef bint passed[4]
-    cdef int axis, least, turn
-    for axis in range(4):
-        passed[axis] = shape[axis] == 1
-    for turn in range(4):
-        least = -1
-        for axis in range(4):
-            if not passed[axis] and (least < 0 or strides[axis] < strides[least]):
-                least = axis
-        if least < 0:
-            break
-        if strides[least] < span:
-            return True
-        passed[least] = True
-        span += strides[least] * (shape[least] - 1)
-    return False
-
-
-cdef bint plain_out(out, cnp.ndarray q, cnp.npy_intp depth, tuple inputs) except -1:
-    """A writable array of the shape that `allocate` returns, apart from the inputs."""
-    cdef int axis
-    if not (cnp.PyArray_CheckExact(out) and plain(out, cnp.PyArray_TYPE(q))):
-        return False
-    if not cnp.PyArray_ISWRITEABLE(out) or cnp.PyArray_DIMS(out)[3] != depth:
-        return False
-    for axis in range(3):
-        if cnp.PyArray_DIMS(out)[axis] != cnp.PyArray_DIMS(q)[axis]:
-            return False
-    if not cnp.PyArray_IS_C_CONTIGUOUS(out) and overlaps_itself(out):
-        return False
-    for array in inputs:
-        if cnp.PyArray_CheckExact(array) and not apart(out, array):
-            return False
-    return True
-
-
 def attend_plain(
     q, k, v, mask, causal, window_size, scale, softcap, q_offset, kv_lengths, k_scale, v_scale,
     layout, precision, out, return_lse, threads, bytes isa
@@ -328,7 +250,7 @@ def attend_plain(
     Returns None for anything that is not exactly that, errors included: `_check` sees to it.
     """
     cdef fa_args args
-    cdef cnp.ndarray queries, keys, values, offsets, lengths, lse
+    cdef cnp.ndarray queries, keys, values, k_numbers, v_numbers, offsets, lengths, lse
     cdef int kind, stored, dtype, kv_dtype
     cdef int64_t offset
     cdef bint bshd
@@ -358,10 +280,14 @@ def attend_plain(
         return None
     if mask is not None and not (cnp.PyArray_CheckExact(mask) and plain_mask(&args, mask, kind)):
         return None
-    if not plain_scale(&args.k_scale, k_scale, cnp.PyArray_DIMS(keys)):
-        return None
-    if not plain_scale(&args.v_scale, v_scale, cnp.PyArray_DIMS(values)):
-        return None
+    if k_scale is not None:
+        k_numbers = plain_scale(&args.k_scale, k_scale, cnp.PyArray_DIMS(keys))
+        if k_numbers is None:
+            return None
+    if v_scale is not None:
+        v_numbers = plain_scale(&args.v_scale, v_scale, cnp.PyArray_DIMS(values))
+        if v_numbers is None:
+            return None
     if kv_lengths is not None:
         lengths = plain_lengths(kv_lengths, args.lead_shape[0], args.keys)
         if lengths is None:

@@ -5,6 +5,7 @@ import cases
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from error_cases import swapped_bytes
 from hypothesis import HealthCheck, given, settings
 
 import fastattn
@@ -60,7 +61,7 @@ def tensors(rng, dtype="float32", bshd=False):
 
 
 def scales(rng, *shape):
-    """One number for each key, as `quantize_kv` returns them."""
+    """Numbers for each head, or each key, as `quantize_kv` returns them."""
     return rng.uniform(0.5, 2, shape).astype(np.float32)
 
 
@@ -75,13 +76,14 @@ def plain_options(rng):
         {"window_size": (2**54, 0)}, {"q_offset": 0}, {"q_offset": 1, "causal": True},
         {"q_offset": -1, "window_size": (1, None)}, {"q_offset": -1, "window_size": (None, 1)},
         {"q_offset": 2**53, "causal": True}, {"q_offset": -(2**53), "causal": True},
-        {"kv_lengths": 3}, {"kv_lengths": [4, 0]},
-        {"kv_lengths": (5, 1), "causal": True}, {"kv_lengths": np.array([2, 5])},
-        {"kv_lengths": np.array([2, 5], np.int32)},
-        {"kv_lengths": [1, 2], "q_offset": 1, "causal": True},
+        {"kv_lengths": 3}, {"kv_lengths": [4, 0]}, {"kv_lengths": (5, 1), "causal": True},
+        {"kv_lengths": np.array([2, 5])}, {"kv_lengths": np.array([2, 5], np.int32)},
+        {"kv_lengths": [1, 2], "q_offset": 1, "causal": True}, {"attn_mask": mask},
         {"k_scale": scales(rng, B, HKV, SK)}, {"v_scale": scales(rng, B, HKV, SK)},
         {"k_scale": scales(rng, B, HKV, SK), "v_scale": scales(rng, SK, HKV, B).T},
-        {"k_scale": np.broadcast_to(np.float32(0.5), (B, HKV, SK))}, {"attn_mask": mask},
+        {"k_scale": np.broadcast_to(np.float32(0.5), (B, HKV, SK)), "v_scale": 0.1},
+        {"k_scale": -2, "v_scale": np.float64(3.4028235e38)}, {"v_scale": scales(rng, HKV)},
+        {"k_scale": scales(rng, HKV, B).T, "v_scale": scales(rng, 2 * HKV)[::-2]},
         {"attn_mask": mask[0, 0]}, {"attn_mask": mask[:, :1]}, {"attn_mask": mask[:, :, :1]},
         {"attn_mask": mask[..., :1]}, {"attn_mask": mask[0, :, ::-1, ::-1]},
         {"attn_mask": mask[0, 0, 0]}, {"attn_mask": np.array(True)},
@@ -233,8 +235,9 @@ def calls(draw):
             chosen[name] = draw(values)
     for name in "k_scale", "v_scale":
         if draw(st.booleans()):
-            shape = batch, heads, keys
-            chosen[name] = draw(views(rng, shape, np.dtype(np.float32), [1, 2, -1, 0]))
+            shape = [(), (heads,), (batch, heads), (batch, heads, keys)][draw(st.integers(0, 3))]
+            numbers = draw(views(rng, shape, np.dtype(np.float32), [1, 2, -1, 0]))
+            chosen[name] = numbers if shape else float(numbers)
     if draw(st.booleans()):
         whole = [n if draw(st.booleans()) else 1 for n in (batch, heads * group, queries, keys)]
         kind = draw(st.sampled_from([np.dtype(bool), np.dtype(np.float32), dtype]))
@@ -266,14 +269,9 @@ def misaligned(array):
     return copy
 
 
-def swapped_bytes(array):
-    return array.astype(array.dtype.newbyteorder())
-
-
 def unusual_tensors(q, k, v):
-    yield from ((x(q), k, v) for x in (misaligned, swapped_bytes, np.ndarray.tolist))
-    yield from ((q, x(k), v) for x in (misaligned, swapped_bytes, np.ndarray.tolist))
-    yield from ((q, k, x(v)) for x in (misaligned, swapped_bytes, np.ndarray.tolist))
+    for odd in misaligned, swapped_bytes, np.ndarray.tolist:
+        yield from [(odd(q), k, v), (q, odd(k), v), (q, k, odd(v))]
     yield from [(q.view(Array), k, v), (q, k.view(Array), v), (q, k, v.view(Array))]
     yield from (
         (q[tuple(slice(None, None, -1 if axis == n else 1) for axis in range(4))], k, v)
@@ -298,12 +296,14 @@ def unusual_tensors(q, k, v):
 
 def unusual_scales():
     usual = np.ones((B, HKV, SK), np.float32)
-    return [
-        1.0, 1, [1.0] * HKV, np.float32(1), np.ones(HKV, np.float32), usual[:, :, 0], usual[0],
-        usual[:1], usual[:, :1], usual[:, :, :1], usual[..., None], usual[:, :, 1:],
-        usual.astype(np.float64), usual.astype(np.float16), usual.view(Array), usual.tolist(),
-        misaligned(usual), swapped_bytes(usual),
+    yield from [
+        np.nan, -np.inf, 3.4028236e38, True, 2**60, "1", [1.0] * HKV, np.float32(1), usual[:, 0],
+        usual[0], usual[:1], usual[:, :1], usual[:1, :, 0], usual[:, :1, 0], usual[:, :, :1],
+        usual[..., None], usual[:, :, 1:], usual.tolist(),
     ]  # fmt: skip
+    yield from (np.full(HKV, x, np.float32) for x in (np.nan, np.inf))
+    for x in usual, usual[:, :, 0], usual[0, :, 0]:
+        yield from [x.astype(np.float64), x.view(Array), misaligned(x), swapped_bytes(x)]
 
 
 UNUSUAL = {
@@ -325,8 +325,8 @@ UNUSUAL = {
         np.array([[1, 1]]), np.array([1, SK + 1]), np.array([-1, 1]), np.array([1, 1, 1])[::2],
         np.array([1, 1]).view(Array), swapped_bytes(np.array([1, 1])), misaligned(np.array([1, 1])),
     ],
-    "k_scale": unusual_scales(),
-    "v_scale": unusual_scales(),
+    "k_scale": list(unusual_scales()),
+    "v_scale": list(unusual_scales()),
     "layout": ["BSHD", "", None, Text("bhsd"), Text("bshd"), b"bhsd", 1, []],
     "precision": ["low", "", None, Text("highest"), Text("high"), b"high", 1, []],
     "num_threads": [0, -1, True, None, 1.0, 2**31, 2**70, np.int64(1)],
