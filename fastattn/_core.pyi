@@ -15,6 +15,7 @@ def attend_plain(
     softcap: object,
     q_offset: object,
     kv_lengths: object,
+    block_table: object,
     k_scale: object,
     v_scale: object,
     layout: object,

@@ -43,11 +43,38 @@ cdef int plain_stored(cnp.ndarray k, cnp.ndarray q, int dtype) except -2:
     return <int>DTYPES[name] if name in _NARROWER[_name_of(q.dtype)] else -1
 
 
-cdef bint plain_shapes(cnp.npy_intp *q, cnp.npy_intp *k, cnp.npy_intp *v) noexcept:
-    """Shapes (B, H, S, D) that go together as they are."""
-    if k[0] != q[0] or v[0] != q[0] or k[1] != v[1] or k[2] != v[2] or k[3] != q[3]:
+cdef bint plain_shapes(
+    cnp.npy_intp *q, cnp.npy_intp *k, cnp.npy_intp *v, bint paged
+) noexcept:
+    """Shapes (B, H, S, D), or (pages, Hkv, page, D) of K and V, that go together as they are."""
+    if (k[0] != q[0] and not paged) or v[0] != k[0] or k[1] != v[1] or k[2] != v[2]:
         return False
-    return q[1] != 0 and k[1] != 0 and q[1] % k[1] == 0 and q[3] != 0 and v[3] != 0
+    if paged and (k[0] == 0 or k[2] == 0):
+        return False
+    return k[1] != 0 and q[1] != 0 and q[1] % k[1] == 0 and k[3] == q[3] and q[3] and v[3]
+
+
+cdef bint describe_plain(
+    fa_args *args, cnp.ndarray q, cnp.ndarray k, cnp.ndarray v, table
+) except -1:
+    """Tensors in logical order, of shapes that go together; pages with a table (B, blocks)."""
+    cdef bint paged = table is not None
+    cdef cnp.npy_intp *pages = cnp.PyArray_DIMS(k)
+    if not plain_shapes(cnp.PyArray_DIMS(q), pages, cnp.PyArray_DIMS(v), paged):
+        return False
+    sizes(args, q, q if paged else k, 1)
+    args.value_depth = cnp.PyArray_DIMS(v)[3]
+    if not paged:
+        describe(&args.v, v, 1)
+        return True
+    if not cnp.PyArray_CheckExact(table) or cnp.PyArray_NDIM(table) != 2:
+        return False
+    describe_pages(&args.k, k)
+    describe_pages(&args.v, v)
+    args.pages, args.kv_heads, args.page_keys = pages[0], pages[1], pages[2]
+    args.table_width = cnp.PyArray_DIMS(table)[1]
+    args.keys = args.table_width * args.page_keys
+    return cnp.PyArray_DIMS(table)[0] == args.lead_shape[0]
 
 
 cdef bint steps_forward(cnp.ndarray array) noexcept:
@@ -150,8 +177,11 @@ cdef bint plain_mask(fa_args *args, cnp.ndarray mask, int kind) noexcept:
     return True
 
 
-cdef cnp.ndarray plain_numbers(fa_tensor *tensor, scale, cnp.npy_intp *shape):
-    """New float32 () from a number, (Hkv,) or (B, Hkv) from an array, if finite; else None."""
+cdef cnp.ndarray plain_numbers(fa_tensor *tensor, scale, cnp.npy_intp *shape, bint paged):
+    """New float32 () from a number, (Hkv,) or (B, Hkv) from an array, if finite; else None.
+
+    Pages belong to no batch entry.
+    """
     cdef cnp.ndarray numbers
     cdef cnp.npy_intp index
     cdef double number
@@ -159,7 +189,7 @@ cdef cnp.ndarray plain_numbers(fa_tensor *tensor, scale, cnp.npy_intp *shape):
     if plain_number(scale, -INFINITY, &number):
         numbers = cnp.PyArray_EMPTY(0, NULL, cnp.NPY_FLOAT, 0)
         (<float *>cnp.PyArray_DATA(numbers))[0] = <float>number
-    elif cnp.PyArray_CheckExact(scale) and 1 <= cnp.PyArray_NDIM(scale) <= 2:
+    elif cnp.PyArray_CheckExact(scale) and 1 <= cnp.PyArray_NDIM(scale) <= (1 if paged else 2):
         if cnp.PyArray_TYPE(scale) != cnp.NPY_FLOAT or not cnp.PyArray_ISBEHAVED_RO(scale):
             return None
         rank = cnp.PyArray_NDIM(scale)
@@ -178,24 +208,53 @@ cdef cnp.ndarray plain_numbers(fa_tensor *tensor, scale, cnp.npy_intp *shape):
     return numbers
 
 
-cdef cnp.ndarray plain_scale(fa_tensor *tensor, scale, cnp.npy_intp *shape):
+cdef cnp.ndarray plain_scale(fa_tensor *tensor, scale, cnp.npy_intp *shape, bint paged):
     """What holds the scales of k or v of this shape until the call ends, or None.
 
-    float32 (B, Hkv, Sk), as `quantize_kv` returns it, serves as it is: one number for each row.
+    float32 (B, Hkv, Sk) or (pages, Hkv, page), as `quantize_kv` and the caches have them, serves as
+    it is: one number for each row.
     """
     cdef cnp.npy_intp *steps
     cdef int axis
     if not cnp.PyArray_CheckExact(scale) or cnp.PyArray_NDIM(scale) != 3:
-        return plain_numbers(tensor, scale, shape)
+        return plain_numbers(tensor, scale, shape, paged)
     if cnp.PyArray_TYPE(scale) != cnp.NPY_FLOAT or not cnp.PyArray_ISBEHAVED_RO(scale):
         return None
     for axis in range(3):
         if cnp.PyArray_DIMS(scale)[axis] != shape[axis]:
             return None
+    if paged:
+        describe_pages(tensor, scale)
+        return scale
     steps = cnp.PyArray_STRIDES(scale)
     tensor.data = cnp.PyArray_DATA(scale)
     tensor.lead[0], tensor.head, tensor.row = steps[0], steps[1], steps[2]
     return scale
+
+
+cdef cnp.ndarray plain_table(cnp.ndarray table, const fa_args *args):
+    """New int32 (B, blocks) of pages that exist, if those with a key do; else None."""
+    cdef int kind = cnp.PyArray_TYPE(table)
+    cdef cnp.ndarray pages
+    cdef int32_t *entries
+    cdef int64_t index, end, entry
+    if not cnp.PyArray_ISCARRAY_RO(table) or (kind != cnp.NPY_INT32 and kind != cnp.NPY_INT64):
+        return None
+    # As with lengths, a copy is checked.
+    pages = cnp.PyArray_EMPTY(2, cnp.PyArray_DIMS(table), cnp.NPY_INT32, 0)
+    entries = <int32_t *>cnp.PyArray_DATA(pages)
+    for index in range(args.lead_shape[0] * args.table_width):
+        if kind == cnp.NPY_INT32:
+            entry = (<int32_t *>cnp.PyArray_DATA(table))[index]
+        else:
+            entry = (<int64_t *>cnp.PyArray_DATA(table))[index]
+        if not 0 <= entry < args.pages:
+            end = args.keys if args.kv_end == NULL else args.kv_end[index // args.table_width]
+            if index % args.table_width * args.page_keys < end:
+                return None
+            entry = 0
+        entries[index] = <int32_t>entry
+    return pages
 
 
 cdef cnp.ndarray repeated(int64_t value, cnp.npy_intp batch):
@@ -241,16 +300,43 @@ cdef cnp.ndarray plain_lengths(lengths, cnp.npy_intp batch, cnp.npy_intp keys):
     return result
 
 
-def attend_plain(
-    q, k, v, mask, causal, window_size, scale, softcap, q_offset, kv_lengths, k_scale, v_scale,
-    layout, precision, out, return_lse, threads, bytes isa
+cdef tuple plain_keys(
+    fa_args *args, cnp.ndarray k, cnp.ndarray v, kv_lengths, block_table, k_scale, v_scale
 ):
-    """Attention of arrays of rank 4 with the most usual options, at once.
+    """What holds lengths, pages and scales until the call ends, or None."""
+    cdef cnp.ndarray lengths = None, pages = None, k_numbers = None, v_numbers = None
+    cdef bint paged = block_table is not None
+    if kv_lengths is not None:
+        lengths = plain_lengths(kv_lengths, args.lead_shape[0], args.keys)
+        if lengths is None:
+            return None
+        args.kv_end = <const int64_t *>cnp.PyArray_DATA(lengths)
+    if paged:
+        pages = plain_table(block_table, args)
+        if pages is None:
+            return None
+        args.block_table = <const int32_t *>cnp.PyArray_DATA(pages)
+    if k_scale is not None:
+        k_numbers = plain_scale(&args.k_scale, k_scale, cnp.PyArray_DIMS(k), paged)
+        if k_numbers is None:
+            return None
+    if v_scale is not None:
+        v_numbers = plain_scale(&args.v_scale, v_scale, cnp.PyArray_DIMS(v), paged)
+        if v_numbers is None:
+            return None
+    return lengths, pages, k_numbers, v_numbers
+
+
+def attend_plain(
+    q, k, v, mask, causal, window_size, scale, softcap, q_offset, kv_lengths, block_table, k_scale,
+    v_scale, layout, precision, out, return_lse, threads, bytes isa
+):
+    """Attention of arrays of rank 4, or pages of keys, with the most usual options, at once.
 
     Returns None for anything that is not exactly that, errors included: `_check` sees to it.
     """
     cdef fa_args args
-    cdef cnp.ndarray queries, keys, values, k_numbers, v_numbers, offsets, lengths, lse
+    cdef cnp.ndarray queries, keys, values, offsets, lse
     cdef int kind, stored, dtype, kv_dtype
     cdef int64_t offset
     cdef bint bshd
@@ -268,31 +354,16 @@ def attend_plain(
     if kv_dtype < 0 or not (plain(k, stored) and plain(v, stored)):
         return None
     queries, keys, values = in_order(q, bshd), in_order(k, bshd), in_order(v, bshd)
-    if not plain_shapes(
-        cnp.PyArray_DIMS(queries), cnp.PyArray_DIMS(keys), cnp.PyArray_DIMS(values)
-    ):
+    if not describe_plain(&args, queries, keys, values, block_table):
         return None
-    sizes(&args, queries, keys, 1)
-    describe(&args.v, values, 1)
-    args.value_depth = cnp.PyArray_DIMS(values)[3]
     args.dtype, args.kv_dtype = <fa_dtype>dtype, <fa_dtype>kv_dtype
     if not plain_options(&args, causal, window_size, scale, softcap, precision, threads):
         return None
     if mask is not None and not (cnp.PyArray_CheckExact(mask) and plain_mask(&args, mask, kind)):
         return None
-    if k_scale is not None:
-        k_numbers = plain_scale(&args.k_scale, k_scale, cnp.PyArray_DIMS(keys))
-        if k_numbers is None:
-            return None
-    if v_scale is not None:
-        v_numbers = plain_scale(&args.v_scale, v_scale, cnp.PyArray_DIMS(values))
-        if v_numbers is None:
-            return None
-    if kv_lengths is not None:
-        lengths = plain_lengths(kv_lengths, args.lead_shape[0], args.keys)
-        if lengths is None:
-            return None
-        args.kv_end = <const int64_t *>cnp.PyArray_DATA(lengths)
+    held = plain_keys(&args, keys, values, kv_lengths, block_table, k_scale, v_scale)
+    if held is None:
+        return None
     if q_offset is not None:
         if not plain_integer(q_offset, -LARGEST_OFFSET, LARGEST_OFFSET, &offset):
             return None
@@ -301,7 +372,9 @@ def attend_plain(
             args.q_offset = <const int64_t *>cnp.PyArray_DATA(offsets)
     if out is None:
         out = allocate(q, args.value_depth, bshd)
-    elif not plain_out(out, q, args.value_depth, (q, k, v, mask, kv_lengths, k_scale, v_scale)):
+    elif not plain_out(
+        out, q, args.value_depth, (q, k, v, mask, kv_lengths, block_table, k_scale, v_scale)
+    ):
         return None
     describe(&args.out, in_order(out, bshd), 1)
     if return_lse:

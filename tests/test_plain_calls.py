@@ -17,8 +17,8 @@ B, HQ, HKV, SQ, SK, D, DV = 2, 4, 2, 3, 5, 8, 6
 DTYPES = ["float32", "float64", "float16", "bfloat16"]
 DEFAULTS = {
     "attn_mask": None, "causal": False, "window_size": None, "scale": None, "softcap": 0.0,
-    "q_offset": None, "kv_lengths": None, "k_scale": None, "v_scale": None, "layout": "bhsd",
-    "precision": "highest", "out": None, "return_lse": False, "num_threads": 1,
+    "q_offset": None, "kv_lengths": None, "block_table": None, "k_scale": None, "v_scale": None,
+    "layout": "bhsd", "precision": "highest", "out": None, "return_lse": False, "num_threads": 1,
 }  # fmt: skip
 SETTINGS = settings(
     max_examples=400, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
