@@ -106,8 +106,9 @@ cdef int call(const fa_args *args, bint weights) except -1:
     return 0
 
 
-include "_plain_out.pxi"
 include "_plain.pxi"
+include "_plain_keys.pxi"
+include "_plain_out.pxi"
 
 
 cdef fa_dtype code(cnp.ndarray array) except *:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# Where the results of `_plain.pxi` go: memory as `_check_tensors` takes it, and arrays of the caller
-# that are certainly apart from the inputs. Part of _core.pyx.
+# Where results go in calls that need none of `_check`: memory as `_check_tensors` takes it, and
+# arrays of the caller that are certainly apart from the inputs. Part of _core.pyx.
 
 
 cdef cnp.ndarray ordered_like(cnp.ndarray model, cnp.npy_intp depth):

@@ -103,11 +103,12 @@ def attention(
     array([[1.   , 0.   ],
            [0.269, 0.731]], dtype=float32)
     """
-    if alibi_slopes is sinks is kv_starts is None:
+    if alibi_slopes is None:
         threads = get_num_threads() if num_threads is None else num_threads
         result = _core.attend_plain(
-            q, k, v, attn_mask, causal, window_size, scale, softcap, q_offset, kv_lengths,
-            block_table, k_scale, v_scale, layout, precision, out, return_lse, threads, _isa(),
+            q, k, v, attn_mask, causal, window_size, scale, softcap, sinks, q_offset, kv_lengths,
+            kv_starts, block_table, k_scale, v_scale, layout, precision, out, return_lse, threads,
+            _isa(),
         )  # fmt: skip
         if result is not None:
             return result

@@ -19,6 +19,14 @@ def unaligned(*shape, dtype=F32):
     return np.zeros(shape, record)["x"]
 
 
+def misaligned(array):
+    """Return a copy whose elements lie between those of its type."""
+    memory = np.empty(array.nbytes + 1, np.uint8)[1:]
+    copy = memory.view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 def swapped_bytes(tensor):
     return tensor.astype(tensor.dtype.newbyteorder())
 

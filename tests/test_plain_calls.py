@@ -5,7 +5,7 @@ import cases
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from error_cases import swapped_bytes
+from error_cases import misaligned, swapped_bytes
 from hypothesis import HealthCheck, given, settings
 
 import fastattn
@@ -17,8 +17,9 @@ B, HQ, HKV, SQ, SK, D, DV = 2, 4, 2, 3, 5, 8, 6
 DTYPES = ["float32", "float64", "float16", "bfloat16"]
 DEFAULTS = {
     "attn_mask": None, "causal": False, "window_size": None, "scale": None, "softcap": 0.0,
-    "q_offset": None, "kv_lengths": None, "block_table": None, "k_scale": None, "v_scale": None,
-    "layout": "bhsd", "precision": "highest", "out": None, "return_lse": False, "num_threads": 1,
+    "sinks": None, "q_offset": None, "kv_lengths": None, "kv_starts": None, "block_table": None,
+    "k_scale": None, "v_scale": None, "layout": "bhsd", "precision": "highest", "out": None,
+    "return_lse": False, "num_threads": 1,
 }  # fmt: skip
 SETTINGS = settings(
     max_examples=400, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
@@ -79,6 +80,9 @@ def plain_options(rng):
         {"kv_lengths": 3}, {"kv_lengths": [4, 0]}, {"kv_lengths": (5, 1), "causal": True},
         {"kv_lengths": np.array([2, 5])}, {"kv_lengths": np.array([2, 5], np.int32)},
         {"kv_lengths": [1, 2], "q_offset": 1, "causal": True}, {"attn_mask": mask},
+        {"kv_starts": 2}, {"kv_starts": np.array([4, 1], np.int32), "kv_lengths": [3, 5]},
+        {"sinks": rng.standard_normal(HQ).astype(np.float32)}, {"sinks": np.full(HQ, -np.inf)},
+        {"sinks": rng.standard_normal(3 * HQ)[::-3], "softcap": 3.0, "return_lse": True},
         {"k_scale": scales(rng, B, HKV, SK)}, {"v_scale": scales(rng, B, HKV, SK)},
         {"k_scale": scales(rng, B, HKV, SK), "v_scale": scales(rng, SK, HKV, B).T},
         {"k_scale": np.broadcast_to(np.float32(0.5), (B, HKV, SK)), "v_scale": 0.1},
@@ -216,6 +220,10 @@ def calls(draw):
     if draw(st.booleans()) and NARROWER[dtype.name]:
         stored = cases.dtype_of(draw(st.sampled_from(NARROWER[dtype.name])))
         arrays[1:] = [x.astype(stored, order="K") for x in arrays[1:]]
+    number = st.integers(0, keys)
+    numbers = number | st.lists(number, min_size=batch, max_size=batch).map(
+        lambda x: x if x and x[0] % 2 else np.array(x, np.int64)
+    )
     chosen = {"layout": "bshd" if bshd else "bhsd"}
     for name, values in {
         "causal": st.just(True),
@@ -226,13 +234,14 @@ def calls(draw):
         "num_threads": st.integers(1, 3),
         "q_offset": st.integers(-5, 75) | st.integers(-(2**53), 2**53),
         "window_size": st.tuples(*[st.none() | st.integers(-1, 70)] * 2),
-        "kv_lengths": st.integers(0, keys)
-        | st.lists(st.integers(0, keys), min_size=batch, max_size=batch).map(
-            lambda x: x if x and x[0] % 2 else np.array(x, np.int64)
-        ),
+        "kv_lengths": numbers,
+        "kv_starts": numbers,
     }.items():
         if draw(st.booleans()):
             chosen[name] = draw(values)
+    if draw(st.booleans()):
+        kind = np.dtype(draw(st.sampled_from([np.float32, np.float64])))
+        chosen["sinks"] = draw(views(rng, [heads * group], kind, [1, 2, -1, 0]))
     for name in "k_scale", "v_scale":
         if draw(st.booleans()):
             shape = [(), (heads,), (batch, heads), (batch, heads, keys)][draw(st.integers(0, 3))]
@@ -261,14 +270,6 @@ class Text(str):
     """A subclass."""
 
 
-def misaligned(array):
-    """Return a copy whose elements lie between those of its type."""
-    memory = np.empty(array.nbytes + 1, np.uint8)[1:]
-    copy = memory.view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
-
-
 def unusual_tensors(q, k, v):
     for odd in misaligned, swapped_bytes, np.ndarray.tolist:
         yield from [(odd(q), k, v), (q, odd(k), v), (q, k, odd(v))]
@@ -294,18 +295,6 @@ def unusual_tensors(q, k, v):
     yield q, k[:, :, 1:], v
 
 
-def unusual_scales():
-    usual = np.ones((B, HKV, SK), np.float32)
-    yield from [
-        np.nan, -np.inf, 3.4028236e38, True, 2**60, "1", [1.0] * HKV, np.float32(1), usual[:, 0],
-        usual[0], usual[:1], usual[:, :1], usual[:1, :, 0], usual[:, :1, 0], usual[:, :, :1],
-        usual[..., None], usual[:, :, 1:], usual.tolist(),
-    ]  # fmt: skip
-    yield from (np.full(HKV, x, np.float32) for x in (np.nan, np.inf))
-    for x in usual, usual[:, :, 0], usual[0, :, 0]:
-        yield from [x.astype(np.float64), x.view(Array), misaligned(x), swapped_bytes(x)]
-
-
 UNUSUAL = {
     "causal": [1, 0, None, np.True_, "yes"],
     "return_lse": [1, 0, None, np.True_],
@@ -325,8 +314,11 @@ UNUSUAL = {
         np.array([[1, 1]]), np.array([1, SK + 1]), np.array([-1, 1]), np.array([1, 1, 1])[::2],
         np.array([1, 1]).view(Array), swapped_bytes(np.array([1, 1])), misaligned(np.array([1, 1])),
     ],
-    "k_scale": list(unusual_scales()),
-    "v_scale": list(unusual_scales()),
+    "sinks": [
+        1.0, [1.0] * HQ, np.ones((1, HQ)), np.ones(HQ - 1), np.ones(HQ, int),
+        np.ones(HQ, np.float16), np.full(HQ, np.nan), np.full(HQ, np.inf, np.float32),
+        np.ones(HQ).view(Array), misaligned(np.ones(HQ)), swapped_bytes(np.ones(HQ)),
+    ],
     "layout": ["BSHD", "", None, Text("bhsd"), Text("bshd"), b"bhsd", 1, []],
     "precision": ["low", "", None, Text("highest"), Text("high"), b"high", 1, []],
     "num_threads": [0, -1, True, None, 1.0, 2**31, 2**70, np.int64(1)],
@@ -338,6 +330,9 @@ UNUSUAL = {
         swapped_bytes(np.ones(SK, np.float32)),
     ],
 }  # fmt: skip
+
+
+UNUSUAL["kv_starts"] = UNUSUAL["kv_lengths"]
 
 
 @pytest.mark.parametrize("name", UNUSUAL)

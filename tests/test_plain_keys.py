@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Pages of keys on the short way: see test_plain_calls."""
+"""Keys in pages, and their scales, on the short way: see test_plain_calls."""
 
 import cases
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from error_cases import swapped_bytes
+from error_cases import misaligned, swapped_bytes
 from hypothesis import given
-from test_plain_calls import DTYPES, SETTINGS, Array, check, generally, misaligned, plainly, views
+from test_plain_calls import DTYPES, SETTINGS, Array, check, generally, plainly, views
 
 import fastattn
 from fastattn import _check
@@ -32,14 +32,16 @@ def scales(rng, *shape):
 def plain_options(rng):
     """Options one by one, all of which the short way takes."""
     mask = rng.random((B, HQ, SQ, BLOCKS * PAGE)) < 0.6
-    unused = np.array([[5, 0, -1], [2, PAGES, -9]])
+    unused, before = np.array([[5, 0, -1], [2, PAGES, -9]]), np.array([[-1, 5, 0], [PAGES, -9, 2]])
     each = scales(rng, PAGES, HKV, PAGE)
     return [
         {}, {"causal": True, "return_lse": True}, {"window_size": (3, 0)}, {"q_offset": 2},
         {"kv_lengths": [4, 0]}, {"kv_lengths": np.array([12, 9]), "causal": True},
         {"block_table": TABLE.astype(np.int64)}, {"block_table": TABLE[:, :1].copy()},
         {"block_table": TABLE[:, :0].copy()}, {"block_table": TABLE * 0},
-        {"block_table": unused, "kv_lengths": [8, 4]}, {"attn_mask": mask},
+        {"block_table": unused, "kv_lengths": [8, 4]}, {"attn_mask": mask}, {"kv_starts": 5},
+        {"block_table": before, "kv_starts": [4, 8]},
+        {"block_table": before[:, :2].copy(), "kv_starts": [5, 3], "kv_lengths": [8, 3]},
         {"attn_mask": mask[0, 0]}, {"k_scale": each, "v_scale": each.T.copy().T},
         {"k_scale": 0.1, "v_scale": scales(rng, HKV)}, {"v_scale": each[::-1]},
         {"num_threads": 2}, {"precision": "medium"},
@@ -63,7 +65,7 @@ def test_public_functions_go_the_short_way(layout, rng, monkeypatch):
     cache = fastattn.PagedKVCache(PAGES, PAGE, HKV, D, layout=layout)
     ids = [cache.new(), cache.new()]
     cache.append(ids, *(cases.normal(rng, B, *arrays[1].shape[1:]) for _ in range(2)))
-    called = {"block_table": TABLE, "kv_lengths": [12, 5], "layout": layout}
+    called = {"block_table": TABLE, "kv_lengths": [12, 5], "kv_starts": [0, 2], "layout": layout}
     pages = {"block_table": cache.block_table(ids), "kv_lengths": cache.lengths(ids)}
     expected = generally(*arrays, **called)
     cached = generally(arrays[0], cache.k, cache.v, layout=layout, **pages)
@@ -91,11 +93,13 @@ def calls(draw):
     ]):  # fmt: skip
         steps = [1, 1, 2, -1, 0] if n else [1, 1, 1, 2]
         arrays.append(draw(views(rng, [shape[axis] for axis in order], dtype, steps)))
-    lengths = rng.integers(0, blocks * page + 1, batch)
+    starts, lengths = rng.integers(0, blocks * page + 1, (2, batch))
     table = rng.integers(-3, pages + 3, (batch, blocks))
-    used = np.arange(blocks) * page < lengths[:, None]
+    first = np.arange(blocks) * page
+    used = np.maximum(first, starts[:, None]) < np.minimum(first + page, lengths[:, None])
     table = np.where(used, table % pages, table).astype(draw(st.sampled_from([int, np.int32])))
-    chosen = {"block_table": table, "kv_lengths": lengths, "layout": "bshd" if bshd else "bhsd"}
+    chosen = {"block_table": table, "kv_lengths": lengths, "kv_starts": starts}
+    chosen["layout"] = "bshd" if bshd else "bhsd"
     if draw(st.booleans()):
         chosen |= {"causal": True, "return_lse": True}
     for name in "k_scale", "v_scale":
@@ -125,6 +129,7 @@ def test_unusual_tables_are_left(rng):
     wrong = np.array([[5, 0, PAGES], [2, 6, 1]])
     assert plainly(*arrays, block_table=wrong, kv_lengths=[9, 12]) is None
     assert plainly(*arrays, block_table=wrong, kv_lengths=[8, 12]) is not None
+    assert plainly(*arrays, block_table=wrong[:, ::-1].copy(), kv_starts=[3, 0]) is None
 
 
 def test_unusual_tensors_are_left(rng):
@@ -146,3 +151,23 @@ def test_outputs_apart_from_the_table(rng):
     assert plainly(q, k, k, out=out, **given) is None
     given["block_table"] = given["block_table"].copy()
     assert plainly(q, k, k, out=out, **given) is out
+
+
+def unusual_scales():
+    usual = np.ones((B, HKV, PAGE), np.float32)
+    yield from [
+        np.nan, -np.inf, 3.4028236e38, True, 2**60, "1", [1.0] * HKV, np.float32(1), usual[:, 0],
+        usual[0], usual[:1], usual[:, :1], usual[:1, :, 0], usual[:, :1, 0], usual[:, :, :1],
+        usual[..., None], usual[:, :, 1:], usual.tolist(),
+    ]  # fmt: skip
+    yield from (np.full(HKV, x, np.float32) for x in (np.nan, np.inf))
+    for x in usual, usual[:, :, 0], usual[0, :, 0]:
+        yield from [x.astype(np.float64), x.view(Array), misaligned(x), swapped_bytes(x)]
+
+
+@pytest.mark.parametrize("name", ["k_scale", "v_scale"])
+def test_unusual_scales_are_left(name, rng):
+    q, k, v = (x[:B] for x in tensors(rng))
+    assert plainly(q, k, v, **{name: scales(rng, B, HKV, PAGE)}) is not None
+    for value in unusual_scales():
+        assert plainly(q, k, v, **{name: value}) is None, value
