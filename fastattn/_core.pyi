@@ -29,6 +29,31 @@ def attend_plain(
 ) -> (
     npt.NDArray[np.floating] | tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]] | None
 ): ...
+def attend_varlen_plain(
+    q: object,
+    k: object,
+    v: object,
+    cu_seqlens_q: object,
+    cu_seqlens_k: object,
+    causal: object,
+    window_size: object,
+    scale: object,
+    softcap: object,
+    sinks: object,
+    q_offset: object,
+    kv_lengths: object,
+    kv_starts: object,
+    block_table: object,
+    k_scale: object,
+    v_scale: object,
+    precision: object,
+    out: object,
+    return_lse: object,
+    threads: object,
+    isa: bytes,
+) -> (
+    npt.NDArray[np.floating] | tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]] | None
+): ...
 def attend(problem: Problem, threads: int, isa: bytes, weights: bool = False) -> None: ...
 def attend_varlen(problem: VarlenProblem, threads: int, isa: bytes) -> None: ...
 def max_threads() -> int: ...

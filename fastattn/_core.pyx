@@ -109,6 +109,7 @@ cdef int call(const fa_args *args, bint weights) except -1:
 include "_plain.pxi"
 include "_plain_keys.pxi"
 include "_plain_out.pxi"
+include "_plain_varlen.pxi"
 
 
 cdef fa_dtype code(cnp.ndarray array) except *:

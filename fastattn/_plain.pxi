@@ -56,7 +56,7 @@ cdef bint plain_shapes(
 cdef bint describe_plain(
     fa_args *args, cnp.ndarray q, cnp.ndarray k, cnp.ndarray v, table
 ) except -1:
-    """Tensors in logical order, of shapes that go together; pages with a table (B, blocks)."""
+    """Tensors in logical order, of shapes that go together; pages with a table."""
     cdef bint paged = table is not None
     cdef cnp.npy_intp *pages = cnp.PyArray_DIMS(k)
     if not plain_shapes(cnp.PyArray_DIMS(q), pages, cnp.PyArray_DIMS(v), paged):
@@ -73,7 +73,24 @@ cdef bint describe_plain(
     args.pages, args.kv_heads, args.page_keys = pages[0], pages[1], pages[2]
     args.table_width = cnp.PyArray_DIMS(table)[1]
     args.keys = args.table_width * args.page_keys
-    return cnp.PyArray_DIMS(table)[0] == args.lead_shape[0]
+    return True
+
+
+cdef bint plain_tensors(fa_args *args, q, k, v, bint bshd, table) except -1:
+    """Arrays of rank 4, and how they are stored."""
+    cdef int kind, stored, dtype, kv_dtype
+    if not (cnp.PyArray_CheckExact(q) and cnp.PyArray_CheckExact(k) and cnp.PyArray_CheckExact(v)):
+        return False
+    kind, stored, dtype = cnp.PyArray_TYPE(q), cnp.PyArray_TYPE(k), plain_type(q)
+    if dtype < 0 or not (plain(q, kind) and steps_forward(q)):
+        return False
+    kv_dtype = plain_stored(k, q, dtype)
+    if kv_dtype < 0 or not (plain(k, stored) and plain(v, stored)):
+        return False
+    if not describe_plain(args, in_order(q, bshd), in_order(k, bshd), in_order(v, bshd), table):
+        return False
+    args.dtype, args.kv_dtype = <fa_dtype>dtype, <fa_dtype>kv_dtype
+    return True
 
 
 cdef bint steps_forward(cnp.ndarray array) noexcept:
@@ -149,7 +166,7 @@ cdef bint plain_options(
     return True
 
 
-cdef bint plain_mask(fa_args *args, cnp.ndarray mask, int kind) noexcept:
+cdef bint plain_mask(fa_args *args, cnp.ndarray mask, cnp.ndarray q) noexcept:
     """bool, float32 or of q's type, broadcast to (B, H, Sq, Sk) by strides."""
     cdef cnp.npy_intp whole[4]
     cdef cnp.npy_intp steps[4]
@@ -157,7 +174,7 @@ cdef bint plain_mask(fa_args *args, cnp.ndarray mask, int kind) noexcept:
     cdef cnp.npy_intp size
     if missing < 0 or not cnp.PyArray_ISBEHAVED_RO(mask):
         return False
-    if found != cnp.NPY_BOOL and found != cnp.NPY_FLOAT and found != kind:
+    if found != cnp.NPY_BOOL and found != cnp.NPY_FLOAT and found != cnp.PyArray_TYPE(q):
         return False
     whole[0], whole[1], whole[2] = args.lead_shape[0], args.q_heads, args.queries
     whole[3] = args.keys
@@ -202,7 +219,7 @@ cdef cnp.ndarray plain_sinks(sinks, cnp.npy_intp heads):
     return result
 
 
-cdef tuple plain_vectors(fa_args *args, sinks, q_offset):
+cdef tuple plain_vectors(fa_args *args, cnp.npy_intp batch, sinks, q_offset):
     """What holds the numbers of heads and of batch entries until the call ends, or None."""
     cdef cnp.ndarray logits = None, offsets = None
     cdef int64_t offset
@@ -215,7 +232,7 @@ cdef tuple plain_vectors(fa_args *args, sinks, q_offset):
         if not plain_integer(q_offset, -LARGEST_OFFSET, LARGEST_OFFSET, &offset):
             return None
         if args.causal or args.left >= 0 or args.right >= 0:
-            offsets = repeated(offset, args.lead_shape[0])
+            offsets = repeated(offset, batch)
             args.q_offset = <const int64_t *>cnp.PyArray_DATA(offsets)
     return logits, offsets
 
@@ -229,36 +246,26 @@ def attend_plain(
     Returns None for anything that is not exactly that, errors included: `_check` sees to it.
     """
     cdef fa_args args
-    cdef cnp.ndarray queries, keys, values, lse
-    cdef int kind, stored, dtype, kv_dtype
+    cdef cnp.ndarray lse
     cdef bint bshd
     if type(layout) is not str or (return_lse is not True and return_lse is not False):
         return None
     bshd = <str>layout == "bshd"
     if not bshd and <str>layout != "bhsd":
         return None
-    if not (cnp.PyArray_CheckExact(q) and cnp.PyArray_CheckExact(k) and cnp.PyArray_CheckExact(v)):
+    if not plain_tensors(&args, q, k, v, bshd, block_table):
         return None
-    kind, stored, dtype = cnp.PyArray_TYPE(q), cnp.PyArray_TYPE(k), plain_type(q)
-    if dtype < 0 or not (plain(q, kind) and steps_forward(q)):
-        return None
-    kv_dtype = plain_stored(k, q, dtype)
-    if kv_dtype < 0 or not (plain(k, stored) and plain(v, stored)):
-        return None
-    queries, keys, values = in_order(q, bshd), in_order(k, bshd), in_order(v, bshd)
-    if not describe_plain(&args, queries, keys, values, block_table):
-        return None
-    args.dtype, args.kv_dtype = <fa_dtype>dtype, <fa_dtype>kv_dtype
     if not plain_options(&args, causal, window_size, scale, softcap, precision, threads):
         return None
-    if mask is not None and not (cnp.PyArray_CheckExact(mask) and plain_mask(&args, mask, kind)):
+    if mask is not None and not (cnp.PyArray_CheckExact(mask) and plain_mask(&args, mask, q)):
         return None
-    held = plain_vectors(&args, sinks, q_offset)
+    held = plain_vectors(&args, args.lead_shape[0], sinks, q_offset)
     if held is None:
         return None
-    owned = plain_keys(
-        &args, keys, values, kv_starts, kv_lengths, block_table, k_scale, v_scale
-    )
+    kept = plain_range(&args, kv_starts, kv_lengths)
+    if kept is None:
+        return None
+    owned = plain_stores(&args, args.lead_shape[0], block_table, k_scale, v_scale)
     if owned is None:
         return None
     if out is None:
@@ -270,9 +277,7 @@ def attend_plain(
         return None
     describe(&args.out, in_order(out, bshd), 1)
     if return_lse:
-        kind = cnp.NPY_DOUBLE if dtype == FA_FLOAT64 else cnp.NPY_FLOAT
-        lse = cnp.PyArray_EMPTY(3, cnp.PyArray_DIMS(queries), kind, 0)
-        args.lse = cnp.PyArray_DATA(lse)
+        lse = logarithms(&args, 3)
     args.isa = isa
     call(&args, False)
     return (out, lse) if return_lse else out

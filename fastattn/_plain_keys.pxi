@@ -68,18 +68,20 @@ cdef bint holds_keys(const fa_args *args, int64_t sequence, int64_t block) noexc
     return max(first, begin) < min(first + args.page_keys, end)
 
 
-cdef cnp.ndarray plain_table(cnp.ndarray table, const fa_args *args):
-    """New int32 (B, blocks) of pages that exist, if those with a key do; else None."""
+cdef cnp.ndarray plain_table(cnp.ndarray table, const fa_args *args, cnp.npy_intp batch):
+    """New int32 (batch, blocks) of pages that exist, if those with a key do; else None."""
     cdef int kind = cnp.PyArray_TYPE(table)
     cdef cnp.ndarray pages
     cdef int32_t *entries
     cdef int64_t index, entry
-    if not cnp.PyArray_ISCARRAY_RO(table) or (kind != cnp.NPY_INT32 and kind != cnp.NPY_INT64):
+    if not cnp.PyArray_ISCARRAY_RO(table) or cnp.PyArray_DIMS(table)[0] != batch:
+        return None
+    if kind != cnp.NPY_INT32 and kind != cnp.NPY_INT64:
         return None
     # As with lengths, a copy is checked.
     pages = cnp.PyArray_EMPTY(2, cnp.PyArray_DIMS(table), cnp.NPY_INT32, 0)
     entries = <int32_t *>cnp.PyArray_DATA(pages)
-    for index in range(args.lead_shape[0] * args.table_width):
+    for index in range(batch * args.table_width):
         if kind == cnp.NPY_INT32:
             entry = (<int32_t *>cnp.PyArray_DATA(table))[index]
         else:
@@ -135,14 +137,9 @@ cdef cnp.ndarray plain_lengths(lengths, cnp.npy_intp batch, cnp.npy_intp keys):
     return result
 
 
-cdef tuple plain_keys(
-    fa_args *args, cnp.ndarray k, cnp.ndarray v, kv_starts, kv_lengths, block_table, k_scale,
-    v_scale
-):
-    """What holds starts, lengths, pages and scales until the call ends, or None."""
-    cdef cnp.ndarray starts = None, lengths = None, pages = None
-    cdef cnp.ndarray k_numbers = None, v_numbers = None
-    cdef bint paged = block_table is not None
+cdef tuple plain_range(fa_args *args, kv_starts, kv_lengths):
+    """What holds which keys of each batch entry there are until the call ends, or None."""
+    cdef cnp.ndarray starts = None, lengths = None
     if kv_starts is not None:
         starts = plain_lengths(kv_starts, args.lead_shape[0], args.keys)
         if starts is None:
@@ -153,17 +150,26 @@ cdef tuple plain_keys(
         if lengths is None:
             return None
         args.kv_end = <const int64_t *>cnp.PyArray_DATA(lengths)
+    return starts, lengths
+
+
+cdef tuple plain_stores(fa_args *args, cnp.npy_intp batch, block_table, k_scale, v_scale):
+    """What holds pages and scales until the call ends, or None; after `plain_range`."""
+    cdef cnp.ndarray pages = None, k_numbers = None, v_numbers = None
+    cdef bint paged = block_table is not None
+    cdef cnp.npy_intp[3] shape = [args.lead_shape[0], args.kv_heads, args.keys]
     if paged:
-        pages = plain_table(block_table, args)
+        shape[0], shape[2] = args.pages, args.page_keys
+        pages = plain_table(block_table, args, batch)
         if pages is None:
             return None
         args.block_table = <const int32_t *>cnp.PyArray_DATA(pages)
     if k_scale is not None:
-        k_numbers = plain_scale(&args.k_scale, k_scale, cnp.PyArray_DIMS(k), paged)
+        k_numbers = plain_scale(&args.k_scale, k_scale, shape, paged)
         if k_numbers is None:
             return None
     if v_scale is not None:
-        v_numbers = plain_scale(&args.v_scale, v_scale, cnp.PyArray_DIMS(v), paged)
+        v_numbers = plain_scale(&args.v_scale, v_scale, shape, paged)
         if v_numbers is None:
             return None
-    return starts, lengths, pages, k_numbers, v_numbers
+    return pages, k_numbers, v_numbers

@@ -108,3 +108,12 @@ cdef bint plain_out(out, cnp.ndarray q, cnp.npy_intp depth, tuple inputs) except
         if cnp.PyArray_CheckExact(array) and not apart(out, array):
             return False
     return True
+
+
+cdef cnp.ndarray logarithms(fa_args *args, int rank):
+    """New memory for lse, (B, Hq, Sq) or, of rank 2, (Hq, total_q)."""
+    cdef cnp.npy_intp[3] shape = [args.lead_shape[0], args.q_heads, args.queries]
+    cdef int kind = cnp.NPY_DOUBLE if args.dtype == FA_FLOAT64 else cnp.NPY_FLOAT
+    cdef cnp.ndarray lse = cnp.PyArray_EMPTY(rank, &shape[3 - rank], kind, 0)
+    args.lse = cnp.PyArray_DATA(lse)
+    return lse
