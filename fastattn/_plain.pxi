@@ -262,7 +262,7 @@ def attend_plain(
     held = plain_vectors(&args, args.lead_shape[0], sinks, q_offset)
     if held is None:
         return None
-    kept = plain_range(&args, kv_starts, kv_lengths)
+    kept = plain_range(&args, args.lead_shape[0], args.keys, kv_starts, kv_lengths)
     if kept is None:
         return None
     owned = plain_stores(&args, args.lead_shape[0], block_table, k_scale, v_scale)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# What goes with K and V in calls that need none of `_check`: which keys there are, in which
-# pages, and their scales. Part of _core.pyx; `_plain.pxi` has the calls.
+# What goes with K and V in calls that need none of `_check`: which keys there are, in
+# which pages, and their scales. Part of _core.pyx; `_plain.pxi` has the calls.
 
 from libc.string cimport memcpy
 
@@ -137,16 +137,18 @@ cdef cnp.ndarray plain_lengths(lengths, cnp.npy_intp batch, cnp.npy_intp keys):
     return result
 
 
-cdef tuple plain_range(fa_args *args, kv_starts, kv_lengths):
+cdef tuple plain_range(
+    fa_args *args, cnp.npy_intp batch, cnp.npy_intp most, kv_starts, kv_lengths
+):
     """What holds which keys of each batch entry there are until the call ends, or None."""
     cdef cnp.ndarray starts = None, lengths = None
     if kv_starts is not None:
-        starts = plain_lengths(kv_starts, args.lead_shape[0], args.keys)
+        starts = plain_lengths(kv_starts, batch, most)
         if starts is None:
             return None
         args.kv_begin = <const int64_t *>cnp.PyArray_DATA(starts)
     if kv_lengths is not None:
-        lengths = plain_lengths(kv_lengths, args.lead_shape[0], args.keys)
+        lengths = plain_lengths(kv_lengths, batch, most)
         if lengths is None:
             return None
         args.kv_end = <const int64_t *>cnp.PyArray_DATA(lengths)

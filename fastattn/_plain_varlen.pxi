@@ -37,10 +37,9 @@ cdef cnp.ndarray lengths_between(cnp.ndarray cuts):
 cdef bint within(cnp.ndarray numbers, cnp.ndarray most) noexcept:
     """Whether no number of int64 (B,) exceeds its own limit."""
     cdef cnp.npy_intp index
+    cdef int64_t *limits = <int64_t *>cnp.PyArray_DATA(most)
     for index in range(cnp.PyArray_DIMS(numbers)[0]):
-        if (<int64_t *>cnp.PyArray_DATA(numbers))[index] > (
-            <int64_t *>cnp.PyArray_DATA(most)
-        )[index]:
+        if (<int64_t *>cnp.PyArray_DATA(numbers))[index] > limits[index]:
             return False
     return True
 
@@ -66,20 +65,15 @@ cdef tuple packed_keys(fa_args *args, cnp.ndarray cu_q, cu_seqlens_k, bint lengt
 
 
 cdef tuple packed_range(fa_args *args, cnp.ndarray keys, kv_starts, kv_lengths):
-    """What holds which keys of each sequence there are until the call ends, or None."""
-    cdef cnp.ndarray starts = None, lengths = keys
-    cdef cnp.npy_intp batch = cnp.PyArray_DIMS(keys)[0]
-    if kv_starts is not None:
-        starts = plain_lengths(kv_starts, batch, LARGEST_OFFSET)
-        if starts is None or not within(starts, keys):
+    """The same as `plain_range`, of sequences that have so many keys each."""
+    args.kv_end = <const int64_t *>cnp.PyArray_DATA(keys)
+    kept = plain_range(args, cnp.PyArray_DIMS(keys)[0], LARGEST_OFFSET, kv_starts, kv_lengths)
+    if kept is None:
+        return None
+    for numbers in kept:
+        if numbers is not None and not within(numbers, keys):
             return None
-        args.kv_begin = <const int64_t *>cnp.PyArray_DATA(starts)
-    if kv_lengths is not None:
-        lengths = plain_lengths(kv_lengths, batch, LARGEST_OFFSET)
-        if lengths is None or not within(lengths, keys):
-            return None
-    args.kv_end = <const int64_t *>cnp.PyArray_DATA(lengths)
-    return starts, lengths
+    return kept
 
 
 cdef inline packed_scale(scale, bint paged):
