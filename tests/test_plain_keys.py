@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from error_cases import misaligned, swapped_bytes
 from hypothesis import given
-from test_plain_calls import DTYPES, SETTINGS, Array, check, generally, plainly, views
+from test_plain_calls import DTYPES, SETTINGS, Array, check, generally, plainly, scales, views
 
 import fastattn
 from fastattn import _check
@@ -23,10 +23,6 @@ def tensors(rng, dtype="float32", bshd=False):
     shapes = (B, HQ, SQ, D), (PAGES, HKV, PAGE, D), (PAGES, HKV, PAGE, DV)
     arrays = [cases.normal(rng, *shape, dtype=cases.dtype_of(dtype)) for shape in shapes]
     return [x.swapaxes(1, 2).copy() if bshd else x for x in arrays]
-
-
-def scales(rng, *shape):
-    return rng.uniform(0.5, 2, shape).astype(np.float32)
 
 
 def plain_options(rng):
