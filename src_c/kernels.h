@@ -116,6 +116,8 @@ typedef struct {
     int load_keys;  /* packed at a time, of several blocks; 0: none are */
     int rows_ahead; /* see FA_ROWS_AHEAD */
     int chunk_keys; /* of a state */
+    /* Of thin tiles: as in fa_kernels, or 0: no more than one vector. */
+    int most_thin_rows;
     /* Bytes of the panels of so many rows of q, k or v, and of p. */
     int64_t (*panel_bytes)(int64_t rows, int64_t depth);
     /* Rows [count] as they are stored; 0 if pieces do not carry some number. */
@@ -149,7 +151,10 @@ typedef struct fa_kernels {
     int lanes;       /* rows of a vector */
     int max_vectors; /* vectors of a tile */
     int key_block;   /* keys of a block */
-    int thin_rows;   /* up to so many rows a thin tile is the faster one */
+    int thin_rows;   /* of a thin tile, at most */
+    /* Up to so many rows thin tiles, one or a few, are faster than a wide one: by what K and V are
+     * stored as, [FA_STORAGES]. */
+    const int *most_thin_rows;
     /* Heads that take turns ask for keys of all of them, as they lie, not each for its own. */
     int heads_in_order;
     /* Wide tiles gain by copies of rows that push each other out of the first cache. */

@@ -42,8 +42,9 @@ typedef struct {
      * states are kept for a second round, that merges. */
     fa_entry *entries; /* [sequences + 1], the longest sequence first */
     int tiles, heads;
-    int in_order; /* those heads ask for keys of all of them, as they lie: ahead.c */
-    int split;    /* chunks of a task, or 0 */
+    int thin_tiles; /* of a kv head, at most */
+    int in_order;   /* those heads ask for keys of all of them, as they lie: ahead.c */
+    int split;      /* chunks of a task, or 0 */
     int64_t tasks, parts;
     int threads;
     int far; /* more data than the second-level cache holds: the next task's is worth asking for */

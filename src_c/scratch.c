@@ -62,8 +62,9 @@ static void take_all(fa_worker *worker, const fa_plan *plan, arena *from)
     shared.s = take(from, (block + FA_KEY_PADDING) * width * size);
     shared.p = take(from, panel_bytes(plan, block, width));
     shared.spare = take(from, round_up(value_depth, 4 * kernels->lanes) * kernels->lanes * size);
-    const int tiles = plan->tiles > plan->heads ? plan->tiles : plan->heads;
-    for (int tile = 0; tile < tiles; ++tile) take_tile(&worker->tile[tile], plan, from, &shared);
+    const int64_t tiles = larger(plan->tiles, plan->heads * plan->thin_tiles);
+    for (int64_t tile = 0; tile < tiles; ++tile)
+        take_tile(&worker->tile[tile], plan, from, &shared);
     worker->k_panels = take(from, panel_bytes(plan, packed, depth));
     worker->v_panels = take(from, panel_bytes(plan, packed, value_depth));
     worker->k_rows = take(from, keys * (int64_t)sizeof(void *));

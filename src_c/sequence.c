@@ -40,18 +40,10 @@ static int worth_it(const fa_args *args, const fa_matrix *matrix, const fa_seque
            rows * numbers >= matrix->min_products;
 }
 
-/* Rows that are one thin tile, and how it keeps them: on a matrix unit one by one. */
-static void arrange(const fa_args *args, const fa_kernels *kernels, const fa_matrix *thin,
-                    fa_sequence *sequence, int64_t rows)
+/* Rows of each thin tile, as even as can be. */
+static int thin_width(const fa_kernels *kernels, int64_t rows)
 {
-    sequence->spread = kernels->lanes;
-    sequence->thin = 0;
-    if (sequence->matrix) {
-        if (sequence->matrix == thin) sequence->thin = (int)rows;
-    } else if (rows <= kernels->thin_rows) {
-        const fa_storage storage = fa_storage_of(args->kv_dtype);
-        sequence->thin = kernels->arrange((int)rows, storage, &sequence->spread);
-    }
+    return (int)divide_up(rows, divide_up(rows, kernels->thin_rows));
 }
 
 /* Tiles, blocks and chunks. */
@@ -61,9 +53,10 @@ static void cut(const fa_args *args, const fa_kernels *kernels, fa_sequence *seq
     const int vectors = matrix ? matrix->max_vectors : kernels->max_vectors;
     const int group_rows = args->mask.data ? MASK_BLOCK : 0;
     /* One tile, as in decoding: only chunks can keep all threads busy. */
-    const int one_tile = rows <= vectors * kernels->lanes;
+    const int one_tile = sequence->thin || rows <= vectors * kernels->lanes;
     const int chunk_keys = matrix && !one_tile ? matrix->chunk_keys : FA_CHUNK_KEYS;
-    sequence->tiling = fa_tile_up(rows, kernels->lanes, vectors, group_rows);
+    sequence->tiling = sequence->thin ? fa_tile_up(rows, thin_width(kernels, rows), 1, group_rows)
+                                      : fa_tile_up(rows, kernels->lanes, vectors, group_rows);
     sequence->key_block = matrix ? matrix->key_block : kernels->key_block;
     if (args->mask.data && sequence->key_block > MASK_BLOCK) sequence->key_block = MASK_BLOCK;
     sequence->chunk_blocks = chunk_keys / sequence->key_block;
@@ -76,6 +69,25 @@ static void cut(const fa_args *args, const fa_kernels *kernels, fa_sequence *seq
     sequence->chunks = 1;
     if (sequence->positions.end > chunk)
         sequence->chunks = (sequence->positions.end + chunk - 1) / chunk;
+}
+
+/* What its tiles are updated with, and how they keep their rows: on a matrix unit one by one. */
+static void choose(const fa_args *args, const fa_kernels *kernels, const fa_matrices *matrices,
+                   int64_t rows, fa_sequence *sequence)
+{
+    const fa_matrix *wide = matrices->wide, *thin = matrices->thin;
+    const fa_storage storage = fa_storage_of(args->kv_dtype);
+    const int64_t most = thin && thin->most_thin_rows ? thin->most_thin_rows : kernels->lanes;
+    sequence->spread = kernels->lanes;
+    if (rows == 0) return;
+    if (thin && rows <= most && worth_it(args, thin, sequence, rows)) {
+        sequence->matrix = thin;
+        sequence->thin = thin_width(kernels, rows);
+    } else if (wide && worth_it(args, wide, sequence, rows)) {
+        sequence->matrix = wide;
+    } else if (rows <= kernels->most_thin_rows[storage]) {
+        sequence->thin = kernels->arrange(thin_width(kernels, rows), storage, &sequence->spread);
+    }
 }
 
 fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels,
@@ -94,10 +106,7 @@ fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels,
     if (args->block_table) sequence.keys = args->table_width * args->page_keys;
     const int64_t rows = args->q_heads / args->kv_heads * sequence.queries;
     place(args, &sequence);
-    const fa_matrix *wide = matrices->wide, *thin = rows <= kernels->lanes ? matrices->thin : NULL;
-    if (thin && worth_it(args, thin, &sequence, rows)) sequence.matrix = thin;
-    else if (wide && worth_it(args, wide, &sequence, rows)) sequence.matrix = wide;
-    arrange(args, kernels, thin, &sequence, rows);
+    choose(args, kernels, matrices, rows, &sequence);
     cut(args, kernels, &sequence, rows);
     return sequence;
 }

@@ -26,7 +26,7 @@ typedef struct {
     int64_t query_row, key_row; /* of packed tensors: its first ones */
     fa_positions positions;
     fa_tiling tiling;
-    int thin, spread; /* its rows are one thin tile, as in kernels.h; or 0 */
+    int thin, spread; /* of its tiles, as in kernels.h; 0: they are wide */
     int key_block, chunk_blocks;
     int load_blocks;         /* whose rows are brought at a time: see fa_worker_load_end */
     const fa_matrix *matrix; /* what its tiles are updated with; NULL: the table itself */

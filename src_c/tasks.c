@@ -86,14 +86,14 @@ static int64_t tile_bytes(const fa_plan *plan)
 typedef struct {
     double work; /* multiplications */
     double cost, longest_task;
-    int64_t tiles, most_tiles, most_chunks, tasks, state_bytes;
+    int64_t tiles, most_tiles, thin_tiles, most_chunks, tasks, state_bytes;
     int64_t numbers; /* of q, k, v and out */
 } totals;
 
 static totals total_of(const fa_plan *plan)
 {
     const int64_t heads = plan->args->kv_heads, depth = plan->args->depth + plan->args->value_depth;
-    totals all = {.most_chunks = 1};
+    totals all = {.thin_tiles = 1, .most_chunks = 1};
     for (int64_t n = 0; n < plan->sequences; ++n) {
         fa_sequence sequence;
         fa_plan_sequence(plan, n, &sequence);
@@ -108,6 +108,7 @@ static totals total_of(const fa_plan *plan)
         all.state_bytes += fa_state_bytes(plan, &sequence) * own * heads * chunks;
         if (task > all.longest_task) all.longest_task = task;
         if (own > all.most_tiles) all.most_tiles = own;
+        if (sequence.thin && own > all.thin_tiles) all.thin_tiles = own;
         if (chunks > all.most_chunks) all.most_chunks = chunks;
     }
     return all;
@@ -120,9 +121,9 @@ static int tiles_for(const fa_plan *plan, const struct sizes *of, const totals *
     if (plan->threads == 1 || tiles > of->tiles) tiles = of->tiles;
     if (tiles > all->most_tiles) tiles = all->most_tiles;
     if (tiles > of->bytes / tile_bytes(plan)) tiles = of->bytes / tile_bytes(plan);
-    if (tiles < 1) tiles = 1;
-    const int64_t parts = divide_up(all->most_tiles, tiles); /* as even as can be */
-    return parts ? (int)divide_up(all->most_tiles, parts) : 1;
+    if (tiles < all->thin_tiles) tiles = all->thin_tiles; /* they share the keys of a head */
+    const int64_t parts = divide_up(all->most_tiles, tiles);
+    return parts ? (int)divide_up(all->most_tiles, parts) : 1; /* as even as can be */
 }
 
 /* So many that what is asked for ahead stays in the second-level cache, or that memory is read in
@@ -134,7 +135,7 @@ static int heads_for(const fa_plan *plan)
     const int64_t numbers = fa_rows_ahead(plan->model.matrix) * (args->depth + args->value_depth);
     const int64_t most =
         plan->in_order ? LONG_RUN / (args->depth * bytes) : NEAR_BYTES / (numbers * bytes);
-    int64_t heads = smaller(most, FA_MAX_TILES);
+    int64_t heads = smaller(most, FA_MAX_TILES / plan->thin_tiles);
     if (heads < 1 || plan->weights || !heads_lie_together(args)) heads = 1;
     return (int)divide_up(args->kv_heads, divide_up(args->kv_heads, heads));
 }
@@ -150,6 +151,7 @@ void fa_plan_tasks(fa_plan *plan)
     plan->far = all.numbers * fa_element_bytes(plan, plan->kv_storage) > NEAR_BYTES;
     plan->threads = all.work < SERIAL_WORK ? 1 : fa_threads_for(args->threads);
     plan->tiles = tiles_for(plan, of, &all);
+    plan->thin_tiles = (int)all.thin_tiles;
     plan->in_order = keys_lie_in_order(plan);
     plan->heads = heads_for(plan);
     if (plan->threads == 1) return;

@@ -11,6 +11,8 @@ enum { MAX_THIN_ROWS = LANES, THIN_SUMS = 12, THIN_FACTORS = 16 };
 enum { APART = 2, APART_CONVERTED = 8, APART_FLOAT8 = 6 };
 enum { NEAR_GROUPS = 1, DENSE_SCORES = 2, HEADS_IN_ORDER = 1, COPIES_CROWDED = 1 };
 #if FA_REAL_BITS == 32
+#define MANY_THIN_ROWS(storage)                                                                    \
+    ((storage) == FA_HALF ? 12 : (storage) == FA_BFLOAT ? 10 : (int)MAX_THIN_ROWS)
 #define BY_HALVES(storage, groups) ((storage) == FA_E4M3 || ((storage) == FA_E5M2 && (groups) == 1))
 #endif
 #include "../kernels/all.inc"
