@@ -19,6 +19,18 @@ from fastattn.caches.base import (
 from fastattn.caches.pool import PagePool, Sequence
 
 
+def _lengths(sequences):
+    return np.array([each.length for each in sequences], np.int64)
+
+
+def _block_table(sequences):
+    blocks = max((each.blocks for each in sequences), default=0)
+    table = np.zeros((len(sequences), blocks), np.int32)
+    for row, each in enumerate(sequences):
+        table[row, : each.blocks] = each.table[: each.blocks]
+    return table
+
+
 class PagedKVCache(Cache):
     """Keys and values of any number of sequences in pages of a common pool.
 
@@ -149,21 +161,15 @@ class PagedKVCache(Cache):
 
     def lengths(self, ids: Indices) -> Array:
         """Tokens of each of several sequences: int64 (B,)."""
-        return np.array([each.length for each in self._pool.several(ids)], np.int64)
+        return _lengths(self._pool.several(ids))
 
     def starts(self, ids: Indices) -> Array:
         """First token of each sequence that was not evicted: int64 (B,)."""
-        evicted = [each.evicted for each in self._pool.several(ids)]
-        return np.array(evicted, np.int64) * self.page_size
+        return self._starts(self._pool.several(ids))
 
     def block_table(self, ids: Indices) -> Array:
         """Pages of several sequences: int32 (B, blocks), 0 where there is none."""
-        sequences = self._pool.several(ids)
-        blocks = max((each.blocks for each in sequences), default=0)
-        table = np.zeros((len(sequences), blocks), np.int32)
-        for row, each in zip(table, sequences, strict=True):
-            row[: each.blocks] = each.table[: each.blocks]
-        return table
+        return _block_table(self._pool.several(ids))
 
     # ---- tokens ----------------------------------------------------------------------------------
 
@@ -268,15 +274,20 @@ class PagedKVCache(Cache):
 
     def _paged_options(self, ids, given):
         """Return the options of attend, with the table and what eviction left."""
-        given = self._attend_options(given, self.lengths(ids))
-        starts = self.starts(ids)
-        if starts.any():
+        sequences = self._pool.several(ids)
+        given = self._attend_options(given, _lengths(sequences))
+        if any(each.evicted for each in sequences):
+            starts = self._starts(sequences)
             asked = given.get("kv_starts")
             if asked is not None:
                 asked = options.per_batch("kv_starts", asked, starts.shape, 0, MOST)
                 starts = np.maximum(starts, asked)
             given["kv_starts"] = starts
-        return given | {"block_table": self.block_table(ids)}
+        given["block_table"] = _block_table(sequences)
+        return given
+
+    def _starts(self, sequences):
+        return np.array([each.evicted for each in sequences], np.int64) * self.page_size
 
     def _write(self, sequences, sources, counts, begins):
         """Write counts[b] tokens behind sequence b, from (row, token) begins[b] of sources on."""
