@@ -41,12 +41,14 @@ def decode(settings):
 
 
 def caches(settings):
-    """Several rows of queries, layouts, packed sequences, a cache larger than memory."""
+    """Several rows of queries, layouts, packed sequences, a cache larger than memory, and what is
+    beside the products of a short call.
+    """
     keys = settings.length(16384, 2048)
     figures = _query_rows(settings, keys)
     for dtype in PAGED_TYPES:
         figures += _layouts(settings, keys, dtype)
-    return [*figures, *_packed(settings), *_mapped(settings)], []
+    return [*figures, *_packed(settings), *_mapped(settings), *_short(settings)], []
 
 
 def _query_rows(settings, keys):
@@ -128,3 +130,35 @@ def _mapped(settings):
     name = f"{keys} keys memory-mapped"
     figures = [Figure(f"{name}, memory", used["bytes"] / 2**20, "MiB", at_most=64.0)]
     return [*figures, Figure(f"{name}, speed", used["rate"] / 1e9, "GB/s")]
+
+
+def _short(settings):
+    """Time of a step over 16 keys with scales, pages and the like, relative to the plain one."""
+    problem = Problem(Hq=32, Hkv=8, Sq=1, Sk=16, D=64, dtype="float16")
+    inputs = problem.inputs()
+    q, k, v = inputs.q, inputs.k, inputs.v
+    narrow_k, narrow_v, *_ = fastattn.quantize_kv(k, v, np.int8)
+    scales, sinks = np.full(8, 0.01, np.float32), np.zeros(32, np.float32)
+    table, lengths = np.zeros((1, 1), np.int32), np.array([16])
+    packed = [np.ascontiguousarray(each[0].swapaxes(0, 1)) for each in (q, k, v)]
+    cuts = np.array([0, 1], np.int32), np.array([0, 16], np.int32)
+    cache = fastattn.PagedKVCache(1, 16, kv_heads=8, depth=64, dtype=np.float16)
+    sequence = cache.new()
+    cache.append(sequence, k, v)
+
+    def step(k, v, **given):
+        return lambda: fastattn.attention(q, k, v, num_threads=1, **given)
+
+    calls = {
+        "plain": step(k, v),
+        "int8 with scales of heads": step(narrow_k, narrow_v, k_scale=scales, v_scale=scales),
+        "sinks": step(k, v, sinks=sinks),
+        "pages": step(k, v, block_table=table, kv_lengths=lengths),
+        "PagedKVCache.attend": lambda: cache.attend(sequence, q, num_threads=1),
+        "packed": lambda: fastattn.attention_varlen(*packed, *cuts, num_threads=1),
+    }
+    for name in ("pages", "PagedKVCache.attend"):
+        np.testing.assert_array_equal(calls[name](), calls["plain"]())
+    run = timing.interleave(calls, seconds=settings.seconds)
+    names = [name for name in calls if name != "plain"]
+    return [Figure(f"16 keys, {name} / plain", 1 / run.ratio(name, "plain")) for name in names]
