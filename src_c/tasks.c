@@ -114,16 +114,18 @@ static totals total_of(const fa_plan *plan)
     return all;
 }
 
-/* Tiles of a part: many, so that keys are read seldom, but enough parts for all threads. */
+/* Tiles of a part: many, so that keys are read seldom, but enough parts for all threads. Thin tiles
+ * of a head stay together wherever that leaves some for each. */
 static int tiles_for(const fa_plan *plan, const struct sizes *of, const totals *all)
 {
     int64_t tiles = all->tiles / ((int64_t)plan->threads * of->per_thread);
     if (plan->threads == 1 || tiles > of->tiles) tiles = of->tiles;
     if (tiles > all->most_tiles) tiles = all->most_tiles;
     if (tiles > of->bytes / tile_bytes(plan)) tiles = of->bytes / tile_bytes(plan);
-    if (tiles < all->thin_tiles) tiles = all->thin_tiles; /* they share the keys of a head */
-    const int64_t parts = divide_up(all->most_tiles, tiles);
-    return parts ? (int)divide_up(all->most_tiles, parts) : 1; /* as even as can be */
+    const int enough = all->most_chunks > 1 || all->tiles >= plan->threads * all->thin_tiles;
+    tiles = larger(tiles, enough ? all->thin_tiles : 1);
+    const int64_t parts = divide_up(all->most_tiles, tiles); /* as even as can be */
+    return parts ? (int)divide_up(all->most_tiles, parts) : 1;
 }
 
 /* So many that what is asked for ahead stays in the second-level cache, or that memory is read in
