@@ -113,11 +113,10 @@ typedef struct {
     /* Of a sequence: rows, keys times features, rows times both. Below, the other kernels are the
      * faster ones. */
     int min_rows, min_key_numbers, min_products;
-    int load_keys;  /* packed at a time, of several blocks; 0: none are */
-    int rows_ahead; /* see FA_ROWS_AHEAD */
-    int chunk_keys; /* of a state */
-    /* Of thin tiles: as in fa_kernels, or 0: no more than one vector. */
-    int most_thin_rows;
+    int load_keys;      /* packed at a time, of several blocks; 0: none are */
+    int rows_ahead;     /* see FA_ROWS_AHEAD */
+    int chunk_keys;     /* of a state */
+    int most_thin_rows; /* of thin tiles: as in fa_kernels */
     /* Bytes of the panels of so many rows of q, k or v, and of p. */
     int64_t (*panel_bytes)(int64_t rows, int64_t depth);
     /* Rows [count] as they are stored; 0 if pieces do not carry some number. */

@@ -77,10 +77,9 @@ static void choose(const fa_args *args, const fa_kernels *kernels, const fa_matr
 {
     const fa_matrix *wide = matrices->wide, *thin = matrices->thin;
     const fa_storage storage = fa_storage_of(args->kv_dtype);
-    const int64_t most = thin && thin->most_thin_rows ? thin->most_thin_rows : kernels->lanes;
     sequence->spread = kernels->lanes;
     if (rows == 0) return;
-    if (thin && rows <= most && worth_it(args, thin, sequence, rows)) {
+    if (thin && rows <= thin->most_thin_rows && worth_it(args, thin, sequence, rows)) {
         sequence->matrix = thin;
         sequence->thin = thin_width(kernels, rows);
     } else if (wide && worth_it(args, wide, sequence, rows)) {
