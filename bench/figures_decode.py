@@ -6,6 +6,7 @@ import dataclasses
 import memory
 import numpy as np
 from figure import Figure, beside, measured_rows
+from figures_narrow import named
 
 import fastattn
 from fastattn.measure import checking, peers, runner, suites, timing
@@ -45,26 +46,27 @@ def caches(settings):
     beside the products of a short call.
     """
     keys = settings.length(16384, 2048)
-    figures = _query_rows(settings, keys)
+    alone = Problem(Sk=keys, **SHAPE)
+    figures = _query_rows(settings, alone, f"{keys} keys", at_most=1.3)
+    figures += _query_rows(settings, named(alone, "bfloat16", "int8"), f"{keys} keys of int8")
     for dtype in PAGED_TYPES:
         figures += _layouts(settings, keys, dtype)
     return [*figures, *_packed(settings), *_mapped(settings), *_short(settings)], []
 
 
-def _query_rows(settings, keys):
+def _query_rows(settings, problem, name, at_most=None):
     """Time of several query rows relative to one, on the very same cache."""
-    inputs = Problem(Sq=max(ROWS), Sk=keys, **SHAPE).inputs()
-    options = {"num_threads": settings.threads}
+    inputs = dataclasses.replace(problem, Sq=max(ROWS)).inputs()
     calls = {}
     for count in ROWS:
-        q = np.ascontiguousarray(inputs.q[:, :, :count])
-        prepared = peers.Prepared(lambda q=q: fastattn.attention(q, inputs.k, inputs.v, **options))
-        part = Problem(Sq=count, Sk=keys, **SHAPE)
-        checking.check(prepared, part, dataclasses.replace(inputs, q=q))
+        part = dataclasses.replace(problem, Sq=count)
+        own = dataclasses.replace(inputs, q=np.ascontiguousarray(inputs.q[:, :, :count]))
+        prepared = peers.Fastattn(settings.threads).prepare(part, own)
+        checking.check(prepared, part, own)
         calls[count] = prepared.call
     run = timing.interleave(calls, seconds=settings.seconds)
     return [
-        Figure(f"decode {keys} keys, {count} rows / 1", 1 / run.ratio(count, 1), at_most=1.3)
+        Figure(f"decode {name}, {count} rows / 1", 1 / run.ratio(count, 1), at_most=at_most)
         for count in ROWS[1:]
     ]
 
