@@ -20,6 +20,7 @@ from fastattn import _check_dtypes as dtypes
 LARGEST_OFFSET = 2**53
 # A window wider than twice that contains every key whatever the offset: it is unbounded.
 WIDEST_WINDOW = 2**54
+MOST_THREADS = 2**31 - 1  # an int of C
 
 # Effort given to the exact overlap test, which is exponential in the worst case; a pair of arrays
 # that takes more counts as overlapping.
@@ -90,13 +91,20 @@ def number(name, value, least=-math.inf):
     return value
 
 
-def integer(name, value, least):
-    """Return `value` as an int that is not below `least`."""
+def integer(name, value, least, most=math.inf):
+    """Return `value` as an int that is neither below `least` nor above `most`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name}: expected an integer, got {described(value)}")
     if value < least:
         raise ValueError(f"{name}: expected an integer not below {least}, got {value}")
+    if value > most:
+        raise ValueError(f"{name}: expected an integer not above {most}, got {value}")
     return int(value)
+
+
+def thread_count(name, value):
+    """Return `value` as a number of threads."""
+    return integer(name, value, 1, MOST_THREADS)
 
 
 def choice(name, value, choices):
@@ -135,7 +143,14 @@ def small_array(name, value, what):
 
 def integers(name, value, what):
     """Return a list, tuple or array of integers as an array; `what` says what was expected."""
+    listed = isinstance(value, list | tuple)
+    if listed and any(isinstance(each, bool | np.bool_) for each in value):
+        raise TypeError(f"{name}: expected integers, got dtype bool")
     value = small_array(name, value, what)
+    if listed and not value.size:
+        return value.astype(np.int64)
+    if listed and value.dtype == object and all(isinstance(each, int) for each in value.flat):
+        raise ValueError(f"{name}: expected integers of at most 64 bits, got larger ones")
     if value.dtype.kind not in "iu":
         raise TypeError(f"{name}: expected integers, got dtype {value.dtype.name}")
     return value

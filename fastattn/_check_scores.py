@@ -20,4 +20,6 @@ def set_scores(p, lead, causal, window_size, scale, softcap, alibi_slopes, sinks
 def set_effort(p, precision, num_threads):
     """Set how `p` is to be computed."""
     p.precision = options.choice("precision", precision, options.PRECISIONS)
-    p.num_threads = None if num_threads is None else options.integer("num_threads", num_threads, 1)
+    p.num_threads = (
+        None if num_threads is None else options.thread_count("num_threads", num_threads)
+    )

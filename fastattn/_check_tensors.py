@@ -35,6 +35,8 @@ def set_tensors(p, q, k, v, bshd, paged=False):
     own = p.k.shape, p.v.shape
     alike = _check_shapes(p, q, k, v)
     if paged:
+        if p.k.shape[-2] < 1:
+            raise ValueError(f"k: expected pages of at least 1 key, got shape {k.shape}")
         kv_heads = max(own[0][-3], own[1][-3])
         p.k, p.v = _with_heads(p.k, kv_heads), _with_heads(p.v, kv_heads)
     elif not alike:

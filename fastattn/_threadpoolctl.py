@@ -14,8 +14,11 @@ class Controller(LibController):
     check_symbols = ("fa_max_threads",)
 
     def get_num_threads(self):
-        """Return the threads of a call made here."""
-        return threads.get_num_threads()
+        """Return the threads of calls that `set_num_threads` is about.
+
+        What it returns is set again in the end, and must not be what holds in one context only.
+        """
+        return threads.outside_contexts()
 
     def set_num_threads(self, num_threads):
         """Limit the threads of calls outside of a `num_threads` context."""

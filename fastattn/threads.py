@@ -8,11 +8,12 @@ import os
 from pathlib import Path
 
 from fastattn import _core
-from fastattn._check_options import integer
+from fastattn._check_options import MOST_THREADS, thread_count
 from fastattn._context import holding
 
 _context = contextvars.ContextVar("fastattn_threads", default=None)
-_setting = None  # set_num_threads, or FASTATTN_NUM_THREADS
+_setting = None  # set_num_threads
+_environment = None  # FASTATTN_NUM_THREADS
 _quota = None  # CPUs that the container may use; None is unlimited
 _limit = None  # of threadpoolctl
 
@@ -23,15 +24,15 @@ def set_num_threads(n):
     Parameters
     ----------
     n : int or None
-        At least 1. None goes back to the default.
+        From 1 to 2^31 - 1. None goes back to the environment and the default.
 
     Raises
     ------
     TypeError, ValueError
-        `n` is not an integer of at least 1.
+        `n` is not such an integer.
     """
     global _setting
-    _setting = None if n is None else integer("n", n, 1)
+    _setting = None if n is None else thread_count("n", n)
 
 
 def get_num_threads():
@@ -45,8 +46,11 @@ def get_num_threads():
     int
     """
     n = _context.get()
-    if n is not None:
-        return n
+    return outside_contexts() if n is None else n
+
+
+def outside_contexts():
+    """Threads of a call that is made outside of any `num_threads` context."""
     n = _unlimited()
     return n if _limit is None or n <= _limit else _limit
 
@@ -55,6 +59,8 @@ def _unlimited():
     """Threads of a call outside of any context, if threadpoolctl allows as many."""
     if _setting is not None:
         return _setting
+    if _environment is not None:
+        return _environment
     n = _core.max_threads()
     return n if _quota is None or n <= _quota else _quota
 
@@ -73,7 +79,7 @@ def num_threads(n):
     n : int
         At least 1.
     """
-    return holding(_context, integer("n", n, 1))
+    return holding(_context, thread_count("n", n))
 
 
 def _cgroup_quota(root=Path("/sys/fs/cgroup"), membership=Path("/proc/self/cgroup")):
@@ -112,14 +118,16 @@ def _lines(path):
 
 def _initialise():
     """Read the environment once, at import."""
-    global _setting, _quota
+    global _environment, _quota
     _quota = _cgroup_quota()
     text = os.environ.get("FASTATTN_NUM_THREADS")
     if not text:
         return
-    if not text.isdigit() or int(text) < 1:
-        raise ImportError(f"FASTATTN_NUM_THREADS: expected an integer of at least 1, got {text!r}")
-    _setting = int(text)
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_THREADS:
+        raise ImportError(
+            f"FASTATTN_NUM_THREADS: expected an integer from 1 to {MOST_THREADS}, got {text!r}"
+        )
+    _environment = int(text)
 
 
 def _register():

@@ -41,6 +41,8 @@ PAGED_CASES = {
                               "block_table: expected pages from 0 to 5, got 6 in row 1, entry 0"),
     "no pages": ({"k": PAGES[:0], "v": PAGES_V[:0]}, ValueError,
                  "block_table: expected pages from 0 to -1, got 0 in row 0, entry 0"),
+    "pages of no keys": ({"k": PAGES[:, :, :0], "v": PAGES_V[:, :, :0]}, ValueError,
+                         "k: expected pages of at least 1 key, got shape (6, 2, 0, 64)"),
     "lengths": ({"kv_lengths": [24, 25]}, ValueError,
                 "kv_lengths: expected values from 0 to 24, got 25"),
     "lengths below": ({"kv_lengths": -1}, ValueError,

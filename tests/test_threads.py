@@ -119,7 +119,14 @@ def test_settings():
 
 @pytest.mark.parametrize(
     ("value", "error"),
-    [(0, ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError), ("2", TypeError)],
+    [
+        (0, ValueError),
+        (-1, ValueError),
+        (2**31, ValueError),
+        (1.5, TypeError),
+        (True, TypeError),
+        ("2", TypeError),
+    ],
 )
 def test_wrong_settings(value, error):
     for function in (fastattn.set_num_threads, fastattn.num_threads):
@@ -131,8 +138,11 @@ def test_environment():
     show = "import fastattn; print(fastattn.get_num_threads())"
     assert programs.run(show, FASTATTN_NUM_THREADS="3").stdout.strip() == "3"
     assert programs.run(show, OMP_NUM_THREADS="1").stdout.strip() == "1"
-    wrong = programs.run(show, FASTATTN_NUM_THREADS="many")
-    assert wrong.returncode and "FASTATTN_NUM_THREADS: expected an integer" in wrong.stderr
+    again = "import fastattn; fastattn.set_num_threads(5); fastattn.set_num_threads(None); "
+    assert programs.run(again + show, FASTATTN_NUM_THREADS="3").stdout.strip() == "3"
+    for value in ("many", "0", "²", "4294967297"):
+        wrong = programs.run(show, FASTATTN_NUM_THREADS=value)
+        assert wrong.returncode and "FASTATTN_NUM_THREADS: expected an integer" in wrong.stderr
 
 
 def test_cgroup_quota(tmp_path):
@@ -228,13 +238,16 @@ def test_helpers_take_the_signals_that_are_their_own():
 
 def test_threadpoolctl_sees_and_limits():
     threadpoolctl = pytest.importorskip("threadpoolctl")
-    with fastattn.num_threads(7):
-        # The C library is another entry where some program has loaded it too.
-        own = [each for each in threadpoolctl.threadpool_info() if each["user_api"] == "fastattn"]
-        assert own and {each["num_threads"] for each in own} == {7}
-        assert {each["version"] for each in own} == {fastattn.__version__}
     fastattn.set_num_threads(5)
     try:
+        # The C library is another entry where some program has loaded it too.
+        own = [each for each in threadpoolctl.threadpool_info() if each["user_api"] == "fastattn"]
+        assert own and {each["num_threads"] for each in own} == {5}
+        assert {each["version"] for each in own} == {fastattn.__version__}
+        # A context's number is not set for all when a limit of others ends inside of it.
+        with fastattn.num_threads(1), threadpoolctl.threadpool_limits(1, user_api="blas"):
+            pass
+        assert fastattn.get_num_threads() == 5
         with threadpoolctl.threadpool_limits(2):
             assert fastattn.get_num_threads() == 2
         assert fastattn.get_num_threads() == 5
