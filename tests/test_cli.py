@@ -134,6 +134,7 @@ def test_check_reports_an_exception_as_a_miss(monkeypatch, capsys):
         (["bench", "--threads", "0"], "--threads"),
         (["bench", "--json", "/no/such/folder/x.json"], "no such directory"),
         (["bench", "--csv", "/no/such/folder/x.csv"], "no such directory"),
+        (["bench", "--markdown", "."], ".: a directory, expected a file"),
         (["bench", "--fail-below", "1.5"], "--fail-below"),
         (["bench", "--compare", "/no/such/x.json"], "No such file"),
         (["bench", "--compare", __file__], "no figures of `bench --json`"),
@@ -243,6 +244,18 @@ def test_run_writes_under_exactly_that_name(files):
     assert (folder / "result").exists()
 
 
+def test_run_may_write_over_its_mask(tmp_path):
+    """Which is mapped: what is read of it after that does not exist any more."""
+    x, mask = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(np.float32)
+    for name in "qkv":
+        np.save(tmp_path / f"{name}.npy", x)
+    np.save(tmp_path / "mask.npy", mask)  # several pages, unlike lse
+    options = ["--mask", tmp_path / "mask.npy", "--lse", tmp_path / "mask.npy"]
+    assert cli.main(command(tmp_path, *options)) == 0
+    lse = reference.attention(x, x, x, attn_mask=mask, return_lse=True)[1]
+    close(np.load(tmp_path / "mask.npy"), lse)
+
+
 def spoil_missing(folder):
     (folder / "k.npy").unlink()
 
@@ -304,6 +317,7 @@ def test_run_bad_files(files, spoil, message, capsys):
         (["--threads", "0"], "num_threads: "),
         (["--isa", "mmx"], "mmx"),
         (["--lse", "/no/such/folder/lse.npy"], "no such directory"),
+        (["-o", "x.npy", "--lse", "./x.npy"], "--lse: expected another file than the result's"),
     ],
 )
 def test_run_bad_options(files, options, message, capsys):

@@ -20,6 +20,14 @@ class UsageError(Exception):
     """Bad input: the message goes to the user, without a traceback, with exit code 2."""
 
 
+def check_output(path):
+    """Raise UsageError unless a file can be written there; before long work, not after it."""
+    if not path.parent.is_dir():
+        raise UsageError(f"{path.parent}: no such directory")
+    if path.is_dir():
+        raise UsageError(f"{path}: a directory, expected a file")
+
+
 def parser():
     """Return the parser of the whole command line."""
     from fastattn.cli import bench, check, demo, info, profile, run

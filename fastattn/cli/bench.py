@@ -5,7 +5,7 @@ import csv
 import json
 from pathlib import Path
 
-from fastattn.cli import UsageError, progress
+from fastattn.cli import UsageError, check_output, progress
 
 SUITES = ("short", "prefill", "causal", "decode", "varlen", "masks", "small", "models", "all")
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8")
@@ -96,8 +96,8 @@ def _checked(options):
     if not 0 < options.fail_below <= 1:
         raise UsageError(f"--fail-below: expected above 0 and at most 1, got {options.fail_below}")
     for path in (options.json, options.csv, options.markdown):
-        if path is not None and not path.parent.is_dir():
-            raise UsageError(f"{path}: no such directory")
+        if path is not None:
+            check_output(path)
     if options.plot is not None and not pictures.available():
         raise UsageError("--plot needs matplotlib: pip install 'fastattn[plot]'")
     return threads
@@ -168,7 +168,7 @@ def _old(path, machine):
 
     try:
         data = json.loads(path.read_text())
-        rows, there = data["rows"], data["machine"]
+        rows, there = data["rows"], dict(data["machine"])
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError):

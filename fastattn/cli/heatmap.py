@@ -6,15 +6,14 @@ import importlib.util
 import numpy as np
 
 from fastattn import plot
-from fastattn.cli import UsageError
+from fastattn.cli import UsageError, check_output
 
 
 def check(path):
     """Raise UsageError unless a picture can be written there: a folder, and matplotlib."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError("--heatmap needs matplotlib: pip install matplotlib")
-    if not path.parent.is_dir():
-        raise UsageError(f"{path.parent}: no such directory")
+    check_output(path)
 
 
 def draw(path, tokens, patterns, titles):

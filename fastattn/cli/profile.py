@@ -4,7 +4,7 @@
 import json
 from pathlib import Path
 
-from fastattn.cli import UsageError
+from fastattn.cli import UsageError, check_output
 from fastattn.cli.bench import DTYPES, one_problem
 
 
@@ -42,8 +42,8 @@ def run(options):
     if options.isa is not None and options.isa not in fastattn.isas():
         raise UsageError(f"--isa: expected one of {', '.join(fastattn.isas())}, got {options.isa}")
     for path in (options.json, options.plot):
-        if path is not None and not path.parent.is_dir():
-            raise UsageError(f"{path}: no such directory")
+        if path is not None:
+            check_output(path)
     if options.plot is not None and not pictures.available():
         raise UsageError("--plot needs matplotlib: pip install 'fastattn[plot]'")
     core = profile.library()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fastattn.cli import UsageError
+from fastattn.cli import UsageError, check_output
 
 
 def add(subparsers):
@@ -49,8 +49,10 @@ def run(options):
     import fastattn
 
     for path in (options.out, options.lse):
-        if path is not None and not path.parent.is_dir():
-            raise UsageError(f"{path}: no such directory")
+        if path is not None:
+            check_output(path)
+    if options.lse is not None and options.lse.resolve() == options.out.resolve():
+        raise UsageError(f"--lse: expected another file than the result's, got {options.lse}")
     arrays = [_load(path) for path in (options.q, options.k, options.v)]
     keywords = _keywords(options)
     try:
@@ -60,10 +62,12 @@ def run(options):
             seconds = time.perf_counter() - begin
     except (TypeError, ValueError, MemoryError) as error:
         raise UsageError(error) from None
+    # Counted before anything is written: an output may be the file of the mapped mask.
+    operations = _flops(arrays, keywords)
     _save(options.out, out)
     if options.lse is not None:
         _save(options.lse, lse)
-    _report(arrays, out, keywords, seconds)
+    _report(arrays, out, operations, seconds)
     return 0
 
 
@@ -119,15 +123,14 @@ def _keywords(options):
     }
 
 
-def _report(arrays, out, keywords, seconds):
+def _report(arrays, out, operations, seconds):
     """Print shapes, time and speed."""
     from fastattn.measure import table
 
     shapes = zip(("q", "k", "v", "out"), (*arrays, out), strict=True)
     text = ", ".join(f"{name} {'x'.join(map(str, array.shape))}" for name, array in shapes)
-    speed = _flops(arrays, keywords) / seconds / 1e9
     print(f"{text} {out.dtype}")
-    print(f"{table.seconds_text(seconds)}, {speed:.3g} GFLOP/s")
+    print(f"{table.seconds_text(seconds)}, {operations / seconds / 1e9:.3g} GFLOP/s")
 
 
 def _flops(arrays, keywords):
