@@ -107,6 +107,14 @@ def test_scales_of_every_shape(isa, layout, rng):
         cases.check((out, lse), q, k, v, **options)
 
 
+@pytest.mark.parametrize("queries", [1, 2, 3, 4, 5, 30])
+def test_scales_of_whole_numbers(isa, dtype, queries, rng):
+    q, k, v = cases.tensors(rng, dtype, batch=2, kv_heads=2, queries=queries, keys=150, depth=20)
+    scales = rng.random((2, 2, 150)).astype(np.float32)
+    options = {"k_scale": scales, "v_scale": scales[..., 0]}
+    cases.check(run(isa, q, k, v, **options), q, k, v, **options)
+
+
 def test_strided_and_misaligned(isa, rng):
     """Elements apart, rows reversed, odd addresses: read where they are."""
     for pair in PAIRS[:4]:
