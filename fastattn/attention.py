@@ -36,7 +36,8 @@ def attention(
         Values, of k's dtype; Dv may differ from D.
     attn_mask : ndarray, optional
         Rank 0 to 4, broadcast against (B, Hq, Sq, Sk) without being expanded. bool: True = attend.
-        float32 or of q's dtype: added to the scores; -inf forbids like False does.
+        float32 or of q's dtype: added to the scores; -inf forbids like False does, and nothing
+        else does: a number below -2^126 counts as that one.
     causal : bool
         Only keys j <= i + q_offset.
     window_size : (int, int), optional

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "plan.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,26 @@ static int valid_types(const fa_args *args)
     if (q != FA_FLOAT32 && q != FA_FLOAT16 && q != FA_BFLOAT16) return 0;
     if (kv == q || kv == FA_INT8 || kv == FA_FLOAT8_E4M3 || kv == FA_FLOAT8_E5M2) return 1;
     return q == FA_FLOAT32 && (kv == FA_FLOAT16 || kv == FA_BFLOAT16);
+}
+
+static int valid_mask(const fa_args *args)
+{
+    switch (args->mask.data ? args->mask_dtype : FA_BOOL) {
+    case FA_BOOL:
+    case FA_FLOAT32:
+    case FA_FLOAT64: return 1;
+    case FA_FLOAT16:
+    case FA_BFLOAT16: return args->dtype != FA_FLOAT64;
+    default: return 0;
+    }
+}
+
+/* float32 holds neither a cap far from 1 nor its inverse; all caps beyond these do the same. */
+static double held_cap(const fa_args *args)
+{
+    const double least = 0x1p-100, most = 0x1p100, cap = args->softcap;
+    if (cap == 0 || args->dtype == FA_FLOAT64) return cap;
+    return cap < least ? least : cap > most ? most : cap;
 }
 
 /* What carries what is asked for: all of float32, or 16 or 8 bits of it; float16 is two pieces.
@@ -158,6 +179,7 @@ static int valid(const fa_args *args, int weights)
     if (args->cu_q && (args->lead_rank || args->mask.data || weights)) return 0;
     if (args->cu_q && !args->cu_k && !args->block_table) return 0;
     if (args->precision < FA_HIGHEST || args->precision > FA_MEDIUM) return 0;
+    if (!valid_mask(args) || !isfinite(args->scale) || !isfinite(args->softcap)) return 0;
     return args->left >= -1 && args->right >= -1 && args->softcap >= 0;
 }
 
@@ -206,6 +228,7 @@ fa_status fa_plan_make(fa_plan *plan, const fa_args *given, int weights)
     const fa_args *args = plan->args = &plan->own;
     memcpy(&plan->own, given, given->size); /* what an older caller does not know stays 0 */
     if (!valid(args, weights)) return FA_INVALID;
+    plan->own.softcap = held_cap(args);
     const fa_unit *unit;
     plan->kernels = fa_kernels_for(args->isa, real_type(args->dtype), &unit);
     if (!plan->kernels) return FA_UNSUPPORTED_ISA;

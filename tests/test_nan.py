@@ -105,3 +105,29 @@ def test_denormals_and_huge_values(isa, dtype, rng):
         expected = reference.attention(q, k, vv)
         limit = cases.ALLOWED[dtype] * np.abs(vv).max() + 80 * np.finfo(dtype).smallest_subnormal
         assert (np.abs(out - expected) <= limit).all()
+
+
+@pytest.mark.parametrize("mask_dtype", ["float32", "own"])
+@pytest.mark.parametrize("queries", [3, 90])
+def test_least_finite_mask(isa, dtype, queries, mask_dtype, rng):
+    """Only -inf forbids: where all else is the least finite number, every such key counts alike."""
+    q, k, v = cases.tensors(rng, dtype, q_heads=1, queries=queries, keys=140, depth=10)
+    mask_dtype = np.dtype(dtype if mask_dtype == "own" else mask_dtype)
+    mask = np.zeros((queries, 140), mask_dtype)
+    mask[0] = mask[1, 5:] = np.finfo(mask_dtype).min
+    mask[0, :7] = -np.inf
+    with fastattn.use_isa(isa):
+        out, lse = fastattn.attention(q, k, v, attn_mask=mask, return_lse=True)
+    np.testing.assert_allclose(out[0, 0, 0], v[0, 0, 7:].mean(0), rtol=0, atol=1e-5)
+    assert lse[0, 0, 0] < -1e37
+    rest = np.where(mask == np.finfo(mask_dtype).min, -1e30, mask)[1:]
+    q_rest = q[:, :, 1:]
+    cases.check((out[:, :, 1:], lse[:, :, 1:]), q_rest, k, v, attn_mask=rest)
+
+
+@pytest.mark.parametrize("softcap", [1e-45, 1e-39, 1e39, 1e300])
+def test_extreme_softcap(isa, dtype, softcap, rng):
+    q, k, v = cases.tensors(rng, dtype, queries=20, keys=70)
+    with fastattn.use_isa(isa):
+        result = fastattn.attention(q, k, v, softcap=softcap, return_lse=True)
+    cases.check(result, q, k, v, softcap=softcap)

@@ -361,6 +361,19 @@ int main(void)
         if (fa_attention(&wrong) == FA_INVALID) ++passed;
         else ++failed;
     }
+    problem p; /* and of one that is, numbers and types that no attention has */
+    set_up(&p, FA_FLOAT32, 0);
+    const fa_args right = p.args;
+    for (int n = 0; n < 3; ++n) {
+        p.args = right;
+        if (n == 0) p.args.scale = NAN;
+        if (n == 1) p.args.softcap = INFINITY;
+        if (n == 2) p.args.mask = right.q, p.args.mask_dtype = FA_INT8;
+        if (fa_attention(&p.args) == FA_INVALID) ++passed;
+        else ++failed;
+    }
+    p.args = right;
+    tear_down(&p);
     printf("%d passed, %d failed\n", passed, failed);
     return failed || passed < PROBLEMS + TILES;
 }
