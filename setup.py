@@ -178,9 +178,10 @@ class BuildExt(build_ext):
         self.describe_library(package, target.name)
 
     def name_flags(self, name):
-        """What makes a program look for the library by name, not by the path it was linked from."""
+        """What makes a program look for the library by name, not by its path, and keep it."""
         if sys.platform != "darwin":
-            return [f"-Wl,-soname,{name}"]
+            # Threads of the pool never end: the library must not go from under them in dlclose.
+            return [f"-Wl,-soname,{name}", "-Wl,-z,nodelete"]
         # A bundle, which an extension is, cannot be linked against.
         self.compiler.linker_so = [
             "-dynamiclib" if word == "-bundle" else word for word in self.compiler.linker_so

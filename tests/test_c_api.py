@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import programs
 import pytest
 
 import fastattn
@@ -58,3 +59,16 @@ def test_unusable_isa_is_refused_in_c(tmp_path):
             [target], env=environment, capture_output=True, text=True, check=True
         )
         assert result.stdout.strip() == expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_threads_outlive_no_library():
+    """Nobody ends the pool's threads, so a program that closes the library keeps it."""
+    result = programs.run("""
+        import _ctypes, ctypes, fastattn
+        path = fastattn.get_library()
+        library = ctypes.CDLL(path)
+        _ctypes.dlclose(library._handle)
+        print(path in open("/proc/self/maps").read())
+    """)
+    assert result.stdout.strip() == "True", result.stderr
