@@ -173,7 +173,10 @@ static int valid(const fa_args *args, int weights)
 {
     if (!valid_types(args)) return 0;
     if (args->lead_rank < 0 || args->lead_rank > FA_MAX_LEAD) return 0;
-    if (args->kv_heads < 1 || args->q_heads % args->kv_heads) return 0;
+    for (int axis = 0; axis < args->lead_rank; ++axis)
+        if (args->lead_shape[axis] < 0) return 0;
+    if (args->cu_q && args->sequences < 0) return 0;
+    if (args->kv_heads < 1 || args->q_heads < 0 || args->q_heads % args->kv_heads) return 0;
     if (args->queries < 0 || args->keys < 0 || args->depth < 1 || args->value_depth < 1) return 0;
     if (args->block_table && (args->page_keys < 1 || args->table_width < 0)) return 0;
     if (args->cu_q && (args->lead_rank || args->mask.data || weights)) return 0;
