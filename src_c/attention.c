@@ -7,6 +7,8 @@
  * of keys are tasks of their own (sequence.h, plan.h). Heads whose keys are neighbours in memory
  * take turns block by block.
  */
+#include <fenv.h>
+
 #include "plan.h"
 #include "worker.h"
 
@@ -65,7 +67,7 @@ static void fill_map(void *context, int64_t index, int64_t next, int thread)
     FA_MARK(FA_STAGE_MAP);
 }
 
-static fa_status run(const fa_args *args, int weights)
+static fa_status attend(const fa_args *args, int weights)
 {
     fa_plan plan;
     FA_CALL(1);
@@ -78,6 +80,18 @@ static fa_status run(const fa_args *args, int weights)
     fa_plan_free(&plan);
     FA_CALL(0);
     return FA_OK;
+}
+
+/* Floating point as C begins, as helpers have it: a caller who rounds up, or takes denormal numbers
+ * for 0, would otherwise get results that depend on who computed them. */
+static fa_status run(const fa_args *args, int weights)
+{
+    fenv_t of_caller;
+    fegetenv(&of_caller);
+    fesetenv(FE_DFL_ENV);
+    const fa_status status = attend(args, weights);
+    fesetenv(&of_caller);
+    return status;
 }
 
 fa_status fa_attention(const fa_args *args) { return run(args, 0); }

@@ -15,6 +15,7 @@ static void run_alone(int64_t tasks, fa_task *run, void *context)
 }
 
 #if defined(FA_HAVE_THREADS)
+#include <fenv.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -170,6 +171,7 @@ static void *helper(void *index)
 {
     unsigned seen = 0;
     note_helper((intptr_t)index);
+    fesetenv(FE_DFL_ENV); /* not what its creator had: see attention.c */
     for (;;) {
         wait_for_job(seen);
         seen = atomic_load(&opened);
@@ -306,9 +308,22 @@ int fa_max_threads(void)
     return count;
 }
 
+/* Each has memory of its own: no more than there will be. */
+int fa_threads_for(int wanted)
+{
+    if (wanted < 1) wanted = fa_max_threads();
+    return wanted < MAX_HELPERS ? wanted : MAX_HELPERS;
+}
+
 #else
 int fa_has_threads(void) { return 0; }
 int fa_max_threads(void) { return 1; }
+
+int fa_threads_for(int wanted)
+{
+    (void)wanted;
+    return 1;
+}
 
 void fa_parallel_for(int64_t tasks, int threads, fa_task *run, void *context)
 {
@@ -316,9 +331,3 @@ void fa_parallel_for(int64_t tasks, int threads, fa_task *run, void *context)
     run_alone(tasks, run, context);
 }
 #endif
-
-int fa_threads_for(int wanted)
-{
-    if (!fa_has_threads()) return 1;
-    return wanted > 0 ? wanted : fa_max_threads();
-}

@@ -256,3 +256,23 @@ def test_threadpoolctl_sees_and_limits():
         assert fastattn.get_num_threads() == 5
     finally:
         fastattn.set_num_threads(None)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs C's fesetround by name")
+def test_rounding_of_the_caller_makes_no_difference():
+    """Helpers that came before it was changed, or after, have an environment of their own."""
+    result = programs.run("""
+        import ctypes, platform
+        import numpy as np
+        import fastattn
+
+        c = ctypes.CDLL(None)
+        upward = {"x86_64": 0x800, "aarch64": 0x400000}[platform.machine()]
+        x = np.random.default_rng(0).standard_normal((2, 8, 200, 32), dtype=np.float32)
+        runs = [fastattn.attention(x, x, x, num_threads=n) for n in (1, 3)]
+        assert c.fesetround(upward) == 0
+        runs += [fastattn.attention(x, x, x, num_threads=n) for n in (1, 3, 6)]
+        assert c.fegetround() == upward
+        print(*(np.array_equal(run, runs[0]) for run in runs))
+    """)
+    assert result.stdout.split() == ["True"] * 5, result.stderr
