@@ -33,7 +33,7 @@ static void set_alibi(fa_worker *worker, const fa_worker_tile *tile, int64_t fir
         const double slope =
             args->alibi[sequence->index * args->q_heads + fa_head_of(worker, tile, row)];
         const int64_t position = fa_query_of(worker, row) + sequence->positions.offset;
-        fa_put(worker->slope, r, slope * FA_LOG2E, size);
+        fa_put(worker->slope, r, fa_held(slope, size) * FA_LOG2E, size);
         fa_put(worker->position, r, (double)(position - first), size);
     }
 }

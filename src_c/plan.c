@@ -43,11 +43,12 @@ static int valid_mask(const fa_args *args)
     }
 }
 
-/* float32 holds neither a cap far from 1 nor its inverse; all caps beyond these do the same. */
+/* A type holds neither a cap far from 1 nor its inverse; all caps beyond these do the same. */
 static double held_cap(const fa_args *args)
 {
-    const double least = 0x1p-100, most = 0x1p100, cap = args->softcap;
-    if (cap == 0 || args->dtype == FA_FLOAT64) return cap;
+    const double most = args->dtype == FA_FLOAT64 ? 0x1p1000 : 0x1p100, least = 1 / most;
+    const double cap = args->softcap;
+    if (cap == 0) return cap;
     return cap < least ? least : cap > most ? most : cap;
 }
 

@@ -84,9 +84,12 @@ static fa_storage point_queries(fa_worker *worker, const fa_worker_tile *tile)
     return FA_REAL;
 }
 
-static double score_factor(const fa_args *args)
+static double score_factor(const fa_plan *plan)
 {
-    return args->softcap > 0 ? args->scale / args->softcap : args->scale * FA_LOG2E;
+    const fa_args *args = plan->args;
+    const int size = plan->kernels->real_size;
+    if (args->softcap > 0) return fa_held(args->scale / args->softcap, size);
+    return fa_held(args->scale, size) * FA_LOG2E;
 }
 
 void fa_worker_pack_rows(fa_worker *worker, fa_worker_tile *tile)
@@ -94,7 +97,7 @@ void fa_worker_pack_rows(fa_worker *worker, fa_worker_tile *tile)
     const fa_plan *plan = worker->plan;
     const fa_storage storage = point_queries(worker, tile);
     plan->kernels->pack(&tile->state, storage, (const void *const *)worker->rows, tile->rows.rows,
-                        score_factor(plan->args));
+                        score_factor(plan));
     tile->packed = 1;
 }
 
@@ -107,7 +110,7 @@ void fa_worker_pack_panels(fa_worker *worker, fa_worker_tile *tile)
     if (!matrix) return;
     const fa_storage storage = point_queries(worker, tile);
     state->q_panels = tile->q_panels;
-    state->factor = score_factor(plan->args);
+    state->factor = score_factor(plan);
     if (!matrix->pack_queries(state, storage, (const void *const *)worker->rows, tile->rows.rows))
         state->q_panels = NULL;
 }

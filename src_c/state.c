@@ -57,11 +57,11 @@ static void keep(const fa_tile *state)
 static void set_sinks(fa_worker *worker, const fa_worker_tile *tile)
 {
     const fa_plan *plan = worker->plan;
-    const int width = tile->rows.vectors * plan->kernels->lanes;
+    const int width = tile->rows.vectors * plan->kernels->lanes, size = plan->kernels->real_size;
     for (int r = 0; r < width; ++r) {
         const int row = r < tile->rows.rows ? r : tile->rows.rows - 1;
         const double sink = plan->args->sinks[fa_head_of(worker, tile, tile->rows.row_begin + row)];
-        fa_put(worker->sinks, r, sink * FA_LOG2E, plan->kernels->real_size);
+        fa_put(worker->sinks, r, fa_held(sink, size) * FA_LOG2E, size);
     }
 }
 

@@ -125,9 +125,29 @@ def test_least_finite_mask(isa, dtype, queries, mask_dtype, rng):
     cases.check((out[:, :, 1:], lse[:, :, 1:]), q_rest, k, v, attn_mask=rest)
 
 
-@pytest.mark.parametrize("softcap", [1e-45, 1e-39, 1e39, 1e300])
+@pytest.mark.parametrize("softcap", [1e-310, 1e-39, 1e39, 1.7e308])
 def test_extreme_softcap(isa, dtype, softcap, rng):
     q, k, v = cases.tensors(rng, dtype, queries=20, keys=70)
     with fastattn.use_isa(isa):
         result = fastattn.attention(q, k, v, softcap=softcap, return_lse=True)
     cases.check(result, q, k, v, softcap=softcap)
+
+
+EXTREME = {
+    "scale": {"scale": 1e39},
+    "scale_and_cap": {"scale": 1e300, "softcap": 1e-9},
+    "slopes": {"alibi_slopes": [3e38, 1e39]},
+    "sinks": {"sinks": [3e38, 1.7e308]},
+    "mask": {"attn_mask": np.where(np.arange(1500) == 7, np.float32(3.4e38), np.float32(0))},
+}
+
+
+@pytest.mark.parametrize("name", EXTREME)
+def test_extreme_options(isa, dtype, name, rng):
+    """Numbers that bits have no room for; scores of 0 besides."""
+    q, k, v = cases.tensors(rng, dtype, q_heads=2, queries=40, keys=1500)
+    q[...] = 0
+    with fastattn.use_isa(isa):
+        out = fastattn.attention(q, k, v, **EXTREME[name])
+    expected = reference.attention(q, k, v, **EXTREME[name])
+    np.testing.assert_allclose(out, expected, rtol=0, atol=1e-5)
