@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Caches in files: saved and loaded, memory-mapped, and readable by NumPy alone."""
+"""Caches in files and copied: saved and loaded, memory-mapped, readable by NumPy alone, pickled."""
 
+import copy
 import io
+import pickle
 import sys
 import zipfile
 
@@ -125,6 +127,45 @@ def test_state_holds_the_arrays_themselves(rng):
     assert cache.lengths.tolist() == [6, 0, 3]
 
 
+COPIES = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    **{
+        f"pickle {protocol}": lambda cache, protocol=protocol: pickle.loads(
+            pickle.dumps(cache, protocol)
+        )
+        for protocol in (0, 2, pickle.DEFAULT_PROTOCOL)
+    },
+}
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_copies_take_tokens_of_their_own(kind, dtype, how, rng):
+    """What is appended to a copy is in it, in what is attended to and what is saved, only there."""
+    cache = filled(rng, kind, dtype=cases.dtype_of(dtype), layout="bshd")
+    again = type(cache).from_state(copy.deepcopy(cache.state()))
+    found = COPIES[how](cache)
+    grow(rng, found, again)
+    same(type(cache).from_state(found.state()), again)
+    first = () if kind == "dense" else (found.ids[:-1],)
+    q = rng.standard_normal((len(first[0]) if first else 3, 1, 4, 8)).astype(np.float32)
+    np.testing.assert_array_equal(found.attend(*first, q), again.attend(*first, q))
+    assert not np.array_equal(found.state()["lengths"], cache.state()["lengths"])
+    for name, array in cache.state().items():
+        assert not np.shares_memory(found.state()[name], array)
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))])
+def test_copies_of_several_keep_what_they_share(how, rng):
+    cache = filled(rng, "paged")
+    caches = how([cache, cache, filled(rng, "dense")])
+    assert caches[0] is caches[1] and caches[0] is not cache
+    caches[0].free(caches[0].ids[0])
+    assert len(cache.ids) == len(caches[1].ids) + 1
+
+
 # ---- memory maps ---------------------------------------------------------------------------------
 
 
@@ -171,6 +212,19 @@ def test_map_of_a_directory(kind, dtype, rng, tmp_path):
     before = writing.k.copy()
     grow(rng, type(cache).load(path, mmap_mode="c"))
     np.testing.assert_array_equal(writing.k, before)
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_copies_of_a_map_are_in_memory(how, rng, tmp_path):
+    cache = filled(rng, "dense", tmp_path / "cache", dtype=cases.dtype_of("bfloat16"))
+    cache.flush()
+    found = COPIES[how](cache)
+    same(found, cache)
+    found.append(*given(rng, found, 3, 1))
+    with pytest.raises(ValueError, match="flush: expected a cache that is mapped to be written"):
+        found.flush()
+    assert not any(isinstance(array, np.memmap) for array in found.state().values())
+    same(fastattn.KVCache.load(tmp_path / "cache"), cache)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="not every file system has sparse files")

@@ -2,6 +2,7 @@
 """What both caches have in common: the arrays, what may be appended, and files."""
 
 import abc
+import copy
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ FilePath = str | os.PathLike[str]
 
 MOST = options.LARGEST_OFFSET
 ARRAYS = ("k", "v", "k_scale", "v_scale")
+# What shows or describes the arrays, and is made of them again in a copy.
+VIEWS = ("k", "v", "k_scale", "v_scale", "layout", "_targets", "_directory")
 # What attend takes from the cache, so that a caller cannot give it.
 OWN_OPTIONS = ("layout", "block_table", "k_scale", "v_scale", "cu_seqlens_k")
 # Types of appended tensors that a cache of a type can hold: its own, or wider ones.
@@ -184,6 +187,29 @@ class Cache(abc.ABC):
     @abc.abstractmethod
     def _restore(self, arrays: Mapping[str, Array]) -> None:
         """Take over what `_bookkeeping` returned."""
+
+    # ---- copies ----------------------------------------------------------------------------------
+
+    def __getstate__(self):
+        """Return what pickle and copy take: without views, which they would part from the arrays.
+
+        Nor is a copy tied to files: it is in memory.
+        """
+        kept = {name: value for name, value in vars(self).items() if name not in VIEWS}
+        kept["_arrays"] = {name: np.asarray(array) for name, array in self._arrays.items()}
+        return kept, self.dtype.name, self.layout
+
+    def __setstate__(self, state):
+        kept, dtype, layout = state
+        vars(self).update(kept)
+        self._adopt(self._arrays, dtypes.named(dtype, tuple(dtypes.WIDTHS)), layout)
+
+    def __copy__(self) -> Self:
+        """Return a cache of its own, as `copy.copy` of an array does.
+
+        With common arrays and lengths of its own, either would write over the other's tokens.
+        """
+        return copy.deepcopy(self)
 
     # ---- files -----------------------------------------------------------------------------------
 
