@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """load_llama against Hugging Face's decoders with random weights, and what it refuses."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -131,6 +132,19 @@ def test_generation_goes_on_from_caches(tmp_path, rng):
     first = model.generate(prompt, max_new_tokens=5, caches=caches)
     rest = model.generate(first[-1:], max_new_tokens=10, caches=caches)
     assert [*first, *rest] == whole.tolist()
+
+
+def test_no_token_stays_in_caches_on_error(tmp_path, rng):
+    saved(tmp_path)
+    model = load_llama(tmp_path)
+    caches = model.new_caches(1, 9)
+    model(rng.integers(0, 60, (1, 3)), caches=caches)
+    wide = dataclasses.replace(model, w_head=model.embedding.table.T.astype(np.float64))
+    with pytest.raises(TypeError, match="weight: expected dtype float32 like x, or narrower"):
+        wide(np.zeros((1, 2), int), caches=caches)
+    with pytest.raises(ValueError, match="k: expected at most 0 tokens more for sequence 0"):
+        model.generate([1, 2], max_new_tokens=9, caches=caches)
+    assert [cache.lengths.tolist() for cache in caches] == [[3]] * len(caches)
 
 
 def test_stop_tokens_and_streaming(tmp_path, rng):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """MultiHeadAttention against torch's, against the formula, and against itself in other forms."""
 
+import dataclasses
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -220,6 +222,28 @@ def test_packed_sequences_may_be_empty(rng):
     y = layer(x, cu_seqlens=[0, 0, 3, 3, 5])
     np.testing.assert_allclose(y[:3], layer(x[:3]), atol=TOLERANCE)
     np.testing.assert_allclose(y[3:], layer(x[3:]), atol=TOLERANCE)
+
+
+FAILING = {
+    "attn_mask": ({}, {"attn_mask": np.ones((5, 5), bool)}),
+    "num_threads": ({}, {"num_threads": 0}),
+    "alibi_slopes": ({"alibi_slopes": np.ones(5)}, {}),
+    "softcap": ({"softcap": -1.0}, {}),
+    "weight": ({"w_o": np.ones((24, 24))}, {}),  # float64 for a float32 x: seen when it is used
+}
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("name", FAILING)
+def test_no_token_stays_in_a_cache_on_error(rng, name, need_weights):
+    wrong, options = FAILING[name]
+    layer = random_attention(rng, causal=True)
+    cache = fastattn.KVCache(2, 6, 4, capacity=12)
+    layer(normal(rng, 2, 4, 24), cache=cache, lengths=[4, 2])
+    x = normal(rng, 2, 3, 24)
+    with pytest.raises((TypeError, ValueError), match=f"{name}: expected"):
+        dataclasses.replace(layer, **wrong)(x, cache=cache, need_weights=need_weights, **options)
+    assert cache.lengths.tolist() == [4, 2]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.int8])

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: MIT
 """Encoder, decoder and both together, against torch.nn, and step by step against all at once."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from cases import normal
 from torch_layers import layer_state, load
 
+import fastattn
 from fastattn import layers
 from fastattn.layers import decoding
 
@@ -146,6 +149,40 @@ def test_patterns_of_every_layer(rng):
     np.testing.assert_array_equal(y, decoder(target, memory))
     alone = decoder_layer(rng, cross=False)
     assert alone(target, need_weights=True)[1][1] is None
+
+
+def failing(x):
+    raise ArithmeticError
+
+
+def test_no_token_stays_in_the_cache_of_a_layer_on_error(rng):
+    """Whatever fails behind the attention that has appended."""
+    layer = decoder_layer(rng, cross=False)
+    cache = fastattn.KVCache(2, HEADS, WIDTH // HEADS, capacity=8)
+    x = normal(rng, 2, 3, WIDTH)
+    layer(x, cache=cache)
+    with pytest.raises(ArithmeticError):
+        dataclasses.replace(layer, feed_forward=failing)(x, cache=cache)
+    assert cache.lengths.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("where", ["memory", "second layer", "norm"])
+def test_no_token_stays_in_the_caches_of_a_decoder_on_error(rng, where):
+    """The caches of the layers before the one that fails are those of the call before, too."""
+    decoder = layers.Decoder([decoder_layer(rng) for _ in range(2)])
+    memory = decoder.keys_values(normal(rng, 2, 7, WIDTH))
+    caches = decoder.new_caches(2, 8)
+    decoder(normal(rng, 2, 4, WIDTH), memory, caches=caches)
+    if where == "memory":
+        memory[1] = memory[1][0][:, :3], memory[1][1]
+    elif where == "second layer":
+        caches[1] = fastattn.KVCache(2, HEADS, WIDTH // HEADS, capacity=2)
+    else:
+        decoder = dataclasses.replace(decoder, norm=failing)
+    before = [cache.lengths.tolist() for cache in caches]
+    with pytest.raises((ArithmeticError, ValueError)):
+        decoder(normal(rng, 2, 3, WIDTH), memory, caches=caches)
+    assert [cache.lengths.tolist() for cache in caches] == before
 
 
 def test_packed_encoder_equals_padded(rng):

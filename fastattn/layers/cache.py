@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What the layers need of a cache of keys and values: `fastattn.KVCache` has it."""
 
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -25,3 +27,22 @@ class Cache(Protocol):
 
     def attend(self, q: npt.NDArray, **options: Any) -> Any:
         """Return `fastattn.attention` of q (batch, heads, tokens, d_k) with all that is there."""
+
+    def truncate(self, lengths: npt.NDArray) -> None:
+        """Forget all but the first lengths[b] tokens of each sequence."""
+
+
+@contextlib.contextmanager
+def restored_on_error(caches: Iterable[Cache]) -> Iterator[None]:
+    """Forget what was appended to the caches where the block ends with an exception.
+
+    Much of what can be wrong is seen behind the first append only: options by the attention, and
+    weights by the products that follow. Called again, the layers would append the tokens twice.
+    """
+    before = [(cache, cache.lengths.copy()) for cache in caches]
+    try:
+        yield
+    except BaseException:
+        for cache, lengths in before:
+            cache.truncate(lengths)
+        raise

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastattn import _check_options as options
-from fastattn.layers.cache import Cache
+from fastattn.layers.cache import Cache, restored_on_error
 from fastattn.layers.feed_forward import FeedForward
 from fastattn.layers.multi_head import MultiHeadAttention
 from fastattn.layers.residual import Transform, residual
@@ -116,12 +116,13 @@ class DecoderLayer:
             keywords = {name: memory, "lengths": memory_lengths, "attn_mask": memory_mask}
             return attend(self.cross_attention, h, **keywords)
 
-        x = residual(x, attend_to_self, self.self_norm, self.norm_first)
-        if self.cross_attention is None:
-            patterns.append(None)
-        else:
-            x = residual(x, attend_to_memory, self.cross_norm, self.norm_first)
-        x = residual(x, self.feed_forward, self.feed_forward_norm, self.norm_first)
+        with restored_on_error([] if cache is None else [cache]):
+            x = residual(x, attend_to_self, self.self_norm, self.norm_first)
+            if self.cross_attention is None:
+                patterns.append(None)
+            else:
+                x = residual(x, attend_to_memory, self.cross_norm, self.norm_first)
+            x = residual(x, self.feed_forward, self.feed_forward_norm, self.norm_first)
         return (x, tuple(patterns)) if need_weights else x
 
 
@@ -219,17 +220,18 @@ class Decoder:
             if isinstance(given, list | tuple) and len(given) != count:
                 raise ValueError(f"{name}: expected {count}, one for each layer, got {len(given)}")
         patterns = []
-        for index, layer in enumerate(self.layers):
-            x = layer(
-                x,
-                memory[index] if isinstance(memory, list) else memory,
-                cache=None if caches is None else caches[index],
-                need_weights=need_weights,
-                **layer_options,
-            )
-            if need_weights:
-                x, pattern = x
-                patterns.append(pattern)
-        if self.norm is not None:
-            x = self.norm(x)
+        with restored_on_error(caches or ()):
+            for index, layer in enumerate(self.layers):
+                x = layer(
+                    x,
+                    memory[index] if isinstance(memory, list) else memory,
+                    cache=None if caches is None else caches[index],
+                    need_weights=need_weights,
+                    **layer_options,
+                )
+                if need_weights:
+                    x, pattern = x
+                    patterns.append(pattern)
+            if self.norm is not None:
+                x = self.norm(x)
         return (x, patterns) if need_weights else x

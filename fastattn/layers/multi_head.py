@@ -18,7 +18,7 @@ import numpy.typing as npt
 import fastattn
 from fastattn import _check_options as options
 from fastattn.layers import _check
-from fastattn.layers.cache import Cache
+from fastattn.layers.cache import Cache, restored_on_error
 from fastattn.layers.projections import linear
 from fastattn.layers.rotary import Rotary, Rotation
 
@@ -199,6 +199,7 @@ class MultiHeadAttention:
         ------
         ValueError
             A combination that means nothing, such as a cache for cross-attention; a wrong shape.
+            The cache holds what it held before, whatever is raised.
         """
         x = _check.tokens("x", x, self.w_q.shape[0])
         cross = context is not None or keys_values is not None
@@ -218,8 +219,11 @@ class MultiHeadAttention:
         call = self._options(attn_mask, num_threads)
         if cache is not None:
             call["q_offset"] = past
-            out, weights = _attend_cached(cache, q, k, v, lengths, need_weights, call)
-        elif cu_seqlens is not None:
+            with restored_on_error([cache]):
+                out, weights = _attend_cached(cache, q, k, v, lengths, need_weights, call)
+                y = self._output(out, x.dtype)
+            return (y, weights) if need_weights else y
+        if cu_seqlens is not None:
             out, weights = _attend_packed(q, k, v, cu_seqlens, attention, call), None
         else:
             if lengths is not None or cross:

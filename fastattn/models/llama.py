@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fastattn import _check_options as options
 from fastattn.layers import _check
 from fastattn.layers.batching import Ids, sequences
-from fastattn.layers.cache import Cache
+from fastattn.layers.cache import Cache, restored_on_error
 from fastattn.layers.decoder import Decoder
 from fastattn.layers.decoding import choice, collected, decode
 from fastattn.layers.embedding import Embedding
@@ -102,10 +102,11 @@ class Llama:
         )
         past = None if caches is None else caches[0].lengths
         turn = self._rotation(token_positions(tokens, past))
-        x = self.decoder(x, caches=caches, lengths=lengths, positions=turn, **decoder_options)
-        if last_only:
-            x = x[np.arange(batch), ends - 1]
-        return linear(x, self.embedding.table.T if self.w_head is None else self.w_head)
+        with restored_on_error(caches or ()):
+            x = self.decoder(x, caches=caches, lengths=lengths, positions=turn, **decoder_options)
+            if last_only:
+                x = x[np.arange(batch), ends - 1]
+            return linear(x, self.embedding.table.T if self.w_head is None else self.w_head)
 
     def _rotation(self, positions):
         """Return the turns at `positions`, which are the same in every layer."""
@@ -152,7 +153,8 @@ class Llama:
         stream = self._stream(
             rows, choice(temperature, top_k, top_p, seed), max_new_tokens, stop_ids, caches
         )
-        tokens = collected(stream, len(rows))
+        with restored_on_error(caches or ()):
+            tokens = collected(stream, len(rows))
         return tokens[0] if alone else tokens
 
     def stream(
