@@ -148,7 +148,7 @@ CASES = {
     ),
     "out dtype": (
         lambda: layers.relu(X, out=X.astype(float)), TypeError,
-        "out: expected dtype float32 like x, got float64",
+        "out: expected dtype float32 like the input, got float64",
     ),
     "out strides": (
         lambda: layers.gelu(X, out=np.zeros((2, 5, 16), np.float32)[..., ::2]), ValueError,
@@ -319,3 +319,28 @@ def test_error(name):
     call, kind, message = CASES[name]
     with pytest.raises(kind, match=message):
         call()
+
+
+def read_only(out):
+    out.flags.writeable = False
+    return out
+
+
+OUTS = {
+    "strided": (lambda x: np.zeros((3, 8), np.float32)[:, ::2], "a C-contiguous array, got strid"),
+    "transposed": (lambda x: np.zeros((4, 3), np.float32).T, "a C-contiguous array, got strid"),
+    "read-only": (lambda x: read_only(np.zeros((3, 4), np.float32)), "a writable array, got a rea"),
+    "x, read-only": (read_only, "a writable array, got a read-only one"),
+}
+
+
+@pytest.mark.parametrize("function", [layers.relu, layers.gelu, layers.silu])
+@pytest.mark.parametrize("which", OUTS)
+def test_nothing_is_written_to_a_wrong_out(function, which):
+    x = np.full((3, 4), -2, np.float32)
+    make, message = OUTS[which]
+    out = make(x)
+    before = out.copy()
+    with pytest.raises(ValueError, match=f"out: expected {message}"):
+        function(x, out=out)
+    np.testing.assert_array_equal(out, before)

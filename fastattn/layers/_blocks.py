@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from fastattn import _check_options as options
 from fastattn.threads import get_num_threads
 
 # 128 KB of float32: a handful of temporaries fit the level 2 cache, and the interpreter's share is
@@ -32,15 +33,16 @@ def apply_in_blocks(function, x, out=None, width=1):
         Elements that must stay together: those of one row.
     """
     if out is None:
-        out = np.array(x, order="C")
-    elif out is not x:
-        _check_out(out, x)
-        np.copyto(out, x)
-    if not out.flags.c_contiguous:
-        raise ValueError(f"out: expected a C-contiguous array, got strides {out.strides}")
-    if out.size == 0:
+        out = target = np.array(x, order="C")
+    else:
+        target = options.writable(out, x.shape, x.dtype)
+        if not target.flags.c_contiguous:
+            raise ValueError(f"out: expected a C-contiguous array, got strides {target.strides}")
+        if target is not x:
+            np.copyto(target, x)
+    if target.size == 0:
         return out
-    flat = out.reshape(-1) if width == 1 else out.reshape(-1, width)
+    flat = target.reshape(-1) if width == 1 else target.reshape(-1, width)
     rows = max(1, BLOCK // width)
     blocks = [flat[begin : begin + rows] for begin in range(0, len(flat), rows)]
     threads = min(get_num_threads(), len(blocks))
@@ -53,12 +55,3 @@ def apply_in_blocks(function, x, out=None, width=1):
             for _ in pool.map(function, blocks):
                 pass
     return out
-
-
-def _check_out(out, x):
-    if not isinstance(out, np.ndarray):
-        raise TypeError(f"out: expected a numpy.ndarray, got {type(out).__name__}")
-    if out.shape != x.shape:
-        raise ValueError(f"out: expected shape {x.shape}, got {out.shape}")
-    if out.dtype != x.dtype:
-        raise TypeError(f"out: expected dtype {x.dtype.name} like x, got {out.dtype.name}")

@@ -29,7 +29,7 @@ def relu(x: npt.NDArray, *, out: npt.NDArray | None = None) -> npt.NDArray:
     x : ndarray, (...)
         float32 or float64.
     out : ndarray, optional
-        Where to write; may be `x` itself.
+        Where to write, C-contiguous; may be `x` itself.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def gelu(
         float32 or float64 (whose exact form is slow: it calls C's erfc for each element).
     approximate : {"none", "tanh"}
     out : ndarray, optional
-        Where to write; may be `x` itself.
+        Where to write, C-contiguous; may be `x` itself.
 
     Returns
     -------
@@ -73,7 +73,7 @@ def silu(x: npt.NDArray, *, out: npt.NDArray | None = None) -> npt.NDArray:
     x : ndarray, (...)
         float32 or float64.
     out : ndarray, optional
-        Where to write; may be `x` itself.
+        Where to write, C-contiguous; may be `x` itself.
 
     Returns
     -------
