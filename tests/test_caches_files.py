@@ -284,6 +284,46 @@ def test_state_that_does_not_fit(changes, rng):
         fastattn.PagedKVCache.from_state(state)
 
 
+WRONG_STATES = {
+    "layout": ("dense", {"layout": np.array("foo")}, ValueError,
+               "layout: expected one of 'bhsd', 'bshd', got 'foo'"),
+    "no v": ("dense", {"v": None}, ValueError, "arrays: expected 'v' among them, got "),
+    "no scales": ("int8", {"v_scale": None}, ValueError, "arrays: expected 'v_scale' among them"),
+    "no lengths": ("dense", {"lengths": None}, ValueError, "arrays: expected 'lengths' among them"),
+    "no tables": ("paged", {"tables": None}, ValueError, "arrays: expected 'tables' among them"),
+    "wider dtype": ("dense", {"dtype": np.array("float64")}, TypeError,
+                    "k: expected dtype float64 for a cache of float64, got float32"),
+    "dtype of v": ("dense", {"v": np.zeros((3, 2, 11, 5), np.int32)}, TypeError,
+                   "v: expected dtype float32 for a cache of float32, got int32"),
+    "dtype of scales": ("int8", {"k_scale": np.ones((3, 2, 11))}, TypeError,
+                        "k_scale: expected dtype float32 for a cache of int8, got float64"),
+    "axes": ("dense", {"k": np.zeros((3, 2, 11), np.float32)}, ValueError,
+             "k: expected 4 axes, none of them empty, got shape (3, 2, 11)"),
+    "tokens of v": ("dense", {"v": np.zeros((3, 2, 12, 5), np.float32)}, ValueError,
+                    "v: expected shape (3, 2, 11, Dv) like k, got shape (3, 2, 12, 5)"),
+    "scales": ("int8", {"v_scale": np.ones((3, 11, 2), np.float32)}, ValueError,
+               "v_scale: expected shape (3, 2, 11), got shape (3, 11, 2)"),
+    "ids": ("paged", {"ids": np.array([2, 2, 3])}, ValueError,
+            "arrays: expected ids from 0 to 3, each once, got [2, 2, 3]"),
+    "next_id": ("paged", {"next_id": np.array(3)}, ValueError,
+                "arrays: expected ids from 0 to 2, each once, got [0, 2, 3]"),
+    "evicted": ("paged", {"evicted": np.array([1, 0, -1])}, ValueError,
+                "arrays: expected tables of pages that are there"),
+    "lengths": ("paged", {"lengths": np.array([9, -1, 9])}, ValueError,
+                "arrays: expected tables of pages that are there"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind, changes, exception, message", WRONG_STATES.values(),
+                         ids=WRONG_STATES)  # fmt: skip
+def test_wrong_states(kind, changes, exception, message, rng):
+    cache = filled(rng, "dense", dtype=np.int8) if kind == "int8" else filled(rng, kind)
+    state = cache.state() | changes
+    with pytest.raises(exception) as caught:
+        type(cache).from_state({name: each for name, each in state.items() if each is not None})
+    assert str(caught.value).startswith(message)
+
+
 def test_directory_that_is_in_use(rng, tmp_path):
     filled(rng, "dense", tmp_path / "cache")
     with pytest.raises(FileExistsError, match="path: expected a new or empty directory, got "):

@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Self
+from typing import Any, BinaryIO, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -57,6 +57,7 @@ class Cache(abc.ABC):
     v_scale: Array | None
     layout: Literal["bhsd", "bshd"]
 
+    _BOOKKEEPING: ClassVar[tuple[str, ...]]  # names of what `_bookkeeping` returns
     _directory: Any = None  # path of the files, if changes go to them
 
     @classmethod
@@ -223,13 +224,25 @@ class Cache(abc.ABC):
 
     @classmethod
     def from_state(cls, arrays: Mapping[str, Array]) -> Self:
-        """Make a cache of what `state` returned, and of the same arrays; a loaded file will do."""
+        """Make a cache of what `state` returned, and of the same arrays; a loaded file will do.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Of arrays that are not there, or do not go with their dtype and layout or each other.
+        """
         kind = str(arrays["kind"]) if "kind" in arrays else "something else"
         if kind != cls.__name__:
             raise ValueError(f"arrays: expected the state of a {cls.__name__}, got {kind}")
-        cache = cls.__new__(cls)
+        _check_present(arrays, ("dtype", "layout", *cls._BOOKKEEPING))
         dtype = dtypes.named(str(arrays["dtype"]), tuple(dtypes.WIDTHS))
-        cache._adopt(arrays, dtype, str(arrays["layout"]))
+        layout = options.choice("layout", str(arrays["layout"]), options.LAYOUTS)
+        names = ARRAYS if dtype.name in dtypes.NARROW else ARRAYS[:2]
+        _check_present(arrays, names)
+        held = {name: arrays[name] for name in names}
+        _check_held(held, dtype, layout == "bshd")
+        cache = cls.__new__(cls)
+        cache._adopt(held, dtype, layout)
         cache._restore(arrays)
         return cache
 
@@ -275,3 +288,36 @@ class Cache(abc.ABC):
 def _storage_dtype(dtype):
     """The dtype itself, or unsigned integers for one that NumPy does not know by itself."""
     return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
+
+
+def _check_present(arrays, names):
+    """Refuse a state without one of these names."""
+    for name in names:
+        if name not in arrays:
+            raise ValueError(f"arrays: expected {name!r} among them, got {', '.join(arrays)}")
+
+
+def _check_held(arrays, dtype, bshd):
+    """Refuse arrays of keys, values and scales that do not go with the dtype or each other."""
+    arrays = {name: options.array(name, array) for name, array in arrays.items()}
+    for name, array in arrays.items():
+        accepted = (dtype, _storage_dtype(dtype)) if name in ("k", "v") else (dtypes.FLOAT32,)
+        if array.dtype not in accepted:
+            raise TypeError(
+                f"{name}: expected dtype {accepted[-1].name} for a cache of {dtype.name}, got "
+                f"{dtypes.dtype_name(array.dtype)}"
+            )
+    k, v = arrays["k"], arrays["v"]
+    for name, array in ("k", k), ("v", v):
+        if array.ndim != 4 or array.size == 0:
+            raise ValueError(
+                f"{name}: expected 4 axes, none of them empty, got shape {array.shape}"
+            )
+    if v.shape[:3] != k.shape[:3]:
+        expected = ", ".join(map(str, k.shape[:3]))
+        raise ValueError(f"v: expected shape ({expected}, Dv) like k, got shape {v.shape}")
+    expected = tensors.logical(k, bshd).shape[:3]
+    for name in ARRAYS[2:]:
+        if name in arrays and arrays[name].shape != expected:
+            found = arrays[name].shape
+            raise ValueError(f"{name}: expected shape {expected}, got shape {found}")

@@ -50,6 +50,8 @@ class KVCache(Cache):
              [0.269, 0.731]]]], dtype=float32)
     """
 
+    _BOOKKEEPING = ("lengths",)
+
     def __init__(
         self,
         batch: int,

@@ -83,6 +83,8 @@ class PagedKVCache(Cache):
     (array([4, 4]), 5)
     """
 
+    _BOOKKEEPING = ("ids", "lengths", "evicted", "tables", "next_id")
+
     def __init__(
         self,
         pages: int,

@@ -206,18 +206,27 @@ class PagePool:
     def restore(self, arrays):
         """Take over what `state` returned, into a new pool."""
         ids, lengths, evicted, tables = (
-            np.asarray(arrays[name]) for name in ("ids", "lengths", "evicted", "tables")
+            options.integers(name, np.asarray(arrays[name]), "an array of integers")
+            for name in ("ids", "lengths", "evicted", "tables")
         )
+        next_id = int(arrays["next_id"])
         blocks = -(-lengths // self.page_size)
-        fits = lengths.shape == evicted.shape == ids.shape and tables.size == blocks.sum()
-        if not (
-            fits and ((tables >= 0) & (tables < self.pages)).all() and (evicted <= blocks).all()
-        ):
+        fits = (
+            lengths.shape == evicted.shape == ids.shape == (ids.size,)
+            and tables.size == blocks.sum()
+            and ((tables >= 0) & (tables < self.pages)).all()
+            and ((lengths >= 0) & (evicted >= 0) & (evicted <= blocks)).all()
+        )
+        if not fits:
             raise ValueError("arrays: expected tables of pages that are there, got others")
+        if ((ids < 0) | (ids >= next_id)).any() or np.unique(ids).size < ids.size:
+            raise ValueError(
+                f"arrays: expected ids from 0 to {next_id - 1}, each once, got {ids.tolist()}"
+            )
         ends = np.cumsum(blocks)
         for name, length, gone, count, end in zip(ids, lengths, evicted, blocks, ends, strict=True):
             table = np.append(tables[end - count : end], 0).astype(np.int32)
             self.next_id = int(name)
             self.add(Sequence(int(length), int(count), int(gone), table))
-        self.next_id = int(arrays["next_id"])
+        self.next_id = next_id
         self.free = np.flatnonzero(self.owners == 0)[::-1].tolist()
