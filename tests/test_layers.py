@@ -271,6 +271,16 @@ def test_activations_match_torch(name, dtype):
     np.testing.assert_array_equal(same, found)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gelu_has_no_tail(dtype):
+    """x Phi(x) of large negative x is 0, however large."""
+    x = np.array([-6.5, -40, -1e3, -1e6, -1e30], dtype)
+    np.testing.assert_allclose(layers.gelu(x), 0, rtol=0, atol=6e-9)
+    assert not layers.gelu(x[1:]).any()
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(layers.gelu(np.array([-np.inf], dtype)))  # -inf times 0
+
+
 def test_blocks_and_threads_change_nothing(rng, monkeypatch):
     x = normal(rng, 37, 24)
     whole = [layers.gelu(x), layers.silu(x), layers.layer_norm(x), layers.rms_norm(x)]

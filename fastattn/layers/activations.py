@@ -12,12 +12,14 @@ from fastattn.layers._blocks import apply_in_blocks
 
 # Phi and phi of the standard normal on a grid of 1/1024 over [-6, 6]. The second derivative of Phi
 # is at most 0.25, so a linear step of half a cell is off by at most 3e-8: less than the rounding of
-# 1 + erf in float32. Beyond 6 the tail times x is below 6e-9.
+# 1 + erf in float32. Beyond 6 the tail times x is below 6e-9, and left out: the first cell serves
+# every x below it, and 1e-9 times that may be any number.
 GRID_STEPS = 1024
 GRID_LIMIT = 6
 _CENTERS = np.arange(-GRID_LIMIT * GRID_STEPS, GRID_LIMIT * GRID_STEPS + 1) / GRID_STEPS
 _PHI = np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in _CENTERS], np.float32)
 _SLOPE = (np.exp(-0.5 * _CENTERS**2) / math.sqrt(2 * math.pi) / GRID_STEPS).astype(np.float32)
+_PHI[0] = _SLOPE[0] = 0
 _erfc = np.frompyfunc(math.erfc, 1, 1)
 
 
