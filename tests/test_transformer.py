@@ -274,6 +274,16 @@ def test_probabilities_match_transformers(rng, options):
     np.testing.assert_allclose(found, scores.softmax(-1).numpy(), atol=1e-6)
 
 
+@pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.5}], ids=str)
+@pytest.mark.parametrize("temperature", [1e-308, 5e-324])
+def test_smallest_temperature_is_greedy(temperature, options):
+    logits = np.array([[1.0, 3.0, 2.0, -np.inf], [-5.0, -7.0, -6.0, -5.5]], np.float32)
+    sampler = layers.Sampler(temperature, **options)
+    with np.errstate(over="raise", invalid="raise"):
+        np.testing.assert_array_equal(sampler.probabilities(logits), np.eye(4)[[1, 0]])
+        assert sampler(logits).tolist() == [1, 0]
+
+
 def test_samples_follow_the_probabilities():
     logits = np.log(np.array([[0.5, 0.0, 0.3, 0.2]]) + 1e-30)
     draws = layers.Sampler(seed=0)(np.repeat(logits, 20000, axis=0))

@@ -81,11 +81,13 @@ class Sampler:
         ndarray of float64, (batch, vocabulary)
             Rows sum to 1.
         """
-        scores = logits.astype(np.float64) / self.temperature
+        scores = logits.astype(np.float64)
+        scores -= scores.max(axis=-1, keepdims=True)
+        with np.errstate(over="ignore"):  # -inf is the limit of what a small temperature divides
+            scores /= self.temperature
         if self.top_k is not None and self.top_k < scores.shape[-1]:
             rest = np.argpartition(-scores, self.top_k - 1, axis=-1)[:, self.top_k :]
             np.put_along_axis(scores, rest, -np.inf, axis=-1)
-        scores -= scores.max(axis=-1, keepdims=True)
         weights = np.exp(scores)
         weights /= weights.sum(axis=-1, keepdims=True)
         if self.top_p is not None and self.top_p < 1:
