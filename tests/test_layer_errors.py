@@ -271,6 +271,35 @@ CASES = {
         lambda: attention()(np.zeros((2, 9, 8), np.float32), cache=cache()), ValueError,
         "k: expected at most 8 tokens",
     ),
+    # sequences of many lengths
+    "pad floats": (
+        lambda: layers.pad([[1], np.array([1.9])]), TypeError,
+        r"rows\[1\]: expected integers, got dtype float64",
+    ),
+    "pad bools": (lambda: layers.pad([np.array([True])]), TypeError, r"rows\[0\]: expected integ"),
+    "pad past int64": (
+        lambda: layers.pad([np.array([2**64 - 1], np.uint64)]), ValueError,
+        r"rows\[0\]: expected numbers up to 9223372036854775807, got 18446744073709551615",
+    ),
+    "pad rank": (
+        lambda: layers.pad([IDS]), ValueError, r"rows\[0\]: expected shape \(tokens,\), got \(2, 5",
+    ),
+    "pad_id": (lambda: layers.pad([[1]], 1.5), TypeError, "pad_id: expected an integer"),
+    "pad_id bool": (lambda: layers.pad([[1]], True), TypeError, "pad_id: expected an integer"),
+    "pad_id past int64": (
+        lambda: layers.pad([[1]], 2**63), ValueError, "pad_id: expected values from -9223",
+    ),
+    "pack floats": (
+        lambda: layers.pack([np.array([1.9])]), TypeError, r"rows\[0\]: expected integers, got dty",
+    ),
+    "pack past int64": (
+        lambda: layers.pack([[1], np.array([2**64 - 1], np.uint64)]), ValueError,
+        r"rows\[1\]: expected numbers up to 9223372036854775807",
+    ),
+    "prompts": (
+        lambda: next(layers.decode(len, [np.array([1.9])], len, max_new_tokens=1)), TypeError,
+        "prompts: expected integers, got dtype float64",
+    ),
     # stacks and decoding
     "decoder not causal": (
         lambda: layers.DecoderLayer(attention(), layers.FeedForward(W, W)), ValueError,

@@ -330,3 +330,17 @@ def test_embedding(rng):
     narrow = layers.Embedding(table.astype(ml_dtypes.bfloat16))(ids)
     assert narrow.dtype == np.float32
     np.testing.assert_array_equal(narrow, table[ids].astype(ml_dtypes.bfloat16).astype(np.float32))
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint64, np.int8, list])
+def test_pad_and_pack(kind):
+    rows = [[3, 1, 2], [], [5]]
+    given = [row if kind is list else np.array(row, kind) for row in rows]
+    ids, lengths = layers.pad(given, -1)
+    np.testing.assert_array_equal(ids, [[3, 1, 2], [-1] * 3, [5, -1, -1]])
+    np.testing.assert_array_equal(lengths, [3, 0, 1])
+    packed, borders = layers.pack(given)
+    np.testing.assert_array_equal(packed, [3, 1, 2, 5])
+    np.testing.assert_array_equal(borders, [0, 3, 3, 4])
+    assert {each.dtype for each in (ids, lengths, packed, borders)} == {np.dtype(np.int64)}
+    assert layers.pad([])[0].shape == (0, 0) and layers.pack([])[0].shape == (0,)

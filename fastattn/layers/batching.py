@@ -6,7 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from fastattn import _check_options as options
 from fastattn.layers import _check
+
+INT64 = np.iinfo(np.int64)
 
 Ids = npt.NDArray | Sequence[int] | Sequence[Sequence[int]] | Sequence[npt.NDArray]
 
@@ -58,6 +61,8 @@ def pad(rows: Sequence[npt.NDArray], pad_id: int = 0) -> tuple[npt.NDArray, npt.
     ids : ndarray of int64, (batch, longest)
     lengths : ndarray of int64, (batch,)
     """
+    rows = _of_int64(rows)
+    [pad_id] = options.per_batch("pad_id", pad_id, (), INT64.min, INT64.max).tolist()
     lengths = np.array([len(row) for row in rows], np.int64)
     ids = np.full((len(rows), lengths.max(initial=0)), pad_id, np.int64)
     for row, target in zip(rows, ids, strict=True):
@@ -78,5 +83,20 @@ def pack(rows: Sequence[npt.NDArray]) -> tuple[npt.NDArray, npt.NDArray]:
     cu_seqlens : ndarray of int64, (batch + 1,)
         Sequence b is ids[cu_seqlens[b]:cu_seqlens[b + 1]].
     """
+    rows = _of_int64(rows)
     borders = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
-    return np.concatenate([np.empty(0, np.int64), *rows]).astype(np.int64, copy=False), borders
+    return np.concatenate([np.empty(0, np.int64), *rows]), borders
+
+
+def _of_int64(rows):
+    """Return the argument `rows` as arrays of int64, (tokens,)."""
+    checked = []
+    for index, row in enumerate(rows):
+        name = f"rows[{index}]"
+        row = _check.indices(name, row)
+        if row.ndim != 1:
+            raise ValueError(f"{name}: expected shape (tokens,), got {row.shape}")
+        if row.dtype == np.uint64 and row.max(initial=0) > INT64.max:
+            raise ValueError(f"{name}: expected numbers up to {INT64.max}, got {row.max()}")
+        checked.append(row.astype(np.int64, copy=False))
+    return checked

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastattn import _check_options as options
-from fastattn.layers.batching import pad
+from fastattn.layers.batching import pad, sequences
 
 Choice = Callable[[npt.NDArray], npt.NDArray]
 Step = Callable[[npt.NDArray, npt.NDArray | None], npt.NDArray]
@@ -149,7 +149,8 @@ def decode(
     ndarray of int64, (batch,)
         -1 for a sequence that ended before.
     """
-    ids, sizes = pad(prompts)
+    rows, _ = sequences("prompts", prompts)
+    ids, sizes = pad(rows)
     lengths = None if (sizes == ids.shape[1]).all() else sizes
     ended = np.zeros(len(ids), bool)
     for _ in range(options.integer("max_new_tokens", max_new_tokens, 0)):
