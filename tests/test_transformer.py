@@ -6,6 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 from cases import normal
+from programs import run
 from torch_layers import layer_state, load
 
 import fastattn
@@ -183,6 +184,21 @@ def test_no_token_stays_in_the_caches_of_a_decoder_on_error(rng, where):
     with pytest.raises((ArithmeticError, ValueError)):
         decoder(normal(rng, 2, 3, WIDTH), memory, caches=caches)
     assert [cache.lengths.tolist() for cache in caches] == before
+
+
+def test_new_caches_of_a_type_by_name():
+    """Even where nobody has imported ml_dtypes, which registers it with NumPy."""
+    done = run("""
+        import sys, numpy as np
+        from fastattn import layers
+        w = np.zeros((8, 8), np.float32)
+        layer = layers.DecoderLayer(
+            layers.MultiHeadAttention(w, w, w, w, 2, causal=True), layers.FeedForward(w, w)
+        )
+        assert "ml_dtypes" not in sys.modules
+        print(layers.Decoder([layer]).new_caches(1, 4, dtype="bfloat16")[0].k.dtype)
+    """)
+    assert done.stdout == "bfloat16\n", done.stderr
 
 
 def test_packed_encoder_equals_padded(rng):

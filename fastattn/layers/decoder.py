@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastattn import _check_options as options
+from fastattn.caches import KVCache
+from fastattn.caches.base import DType
 from fastattn.layers.cache import Cache, restored_on_error
 from fastattn.layers.feed_forward import FeedForward
 from fastattn.layers.multi_head import MultiHeadAttention
@@ -140,9 +142,7 @@ class Decoder:
     layers: Sequence[DecoderLayer]
     norm: Callable[[npt.NDArray], npt.NDArray] | None = None
 
-    def new_caches(
-        self, batch: int, capacity: int, *, dtype: npt.DTypeLike = np.float32
-    ) -> list[Cache]:
+    def new_caches(self, batch: int, capacity: int, *, dtype: DType = np.float32) -> list[Cache]:
         """Return an empty `fastattn.KVCache` for each layer.
 
         Parameters
@@ -157,17 +157,13 @@ class Decoder:
         -------
         list of KVCache
         """
-        from fastattn import KVCache
-
         caches: list[Cache] = []
         for layer in self.layers:
             each = layer.self_attention
             depth = each.w_k.shape[1] // each.groups
             value_depth = each.w_v.shape[1] // each.groups
             caches.append(
-                KVCache(
-                    batch, each.groups, depth, value_depth, capacity=capacity, dtype=np.dtype(dtype)
-                )
+                KVCache(batch, each.groups, depth, value_depth, capacity=capacity, dtype=dtype)
             )
         return caches
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastattn import _check_options as options
+from fastattn.caches.base import DType
 from fastattn.layers import _check
 from fastattn.layers.batching import Ids, sequences
 from fastattn.layers.cache import Cache, restored_on_error
@@ -47,9 +48,7 @@ class Llama:
         vocabulary, width = self.embedding.table.shape
         _check.optional("w_head", self.w_head, (width, vocabulary))
 
-    def new_caches(
-        self, batch: int, capacity: int, *, dtype: npt.DTypeLike | None = None
-    ) -> list[Cache]:
+    def new_caches(self, batch: int, capacity: int, *, dtype: DType | None = None) -> list[Cache]:
         """Return an empty `fastattn.KVCache` for each layer.
 
         Parameters
