@@ -45,8 +45,8 @@ __all__ = [
 ]
 
 _LAZY = (
-    "caches", "cli", "flash_attn", "jax", "layers", "measure", "models", "onnx", "reference",
-    "torch", "transformers",
+    "caches", "cli", "flash_attn", "jax", "layers", "measure", "models", "onnx", "plot",
+    "reference", "torch", "transformers",
 )  # fmt: skip
 
 

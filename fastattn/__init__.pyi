@@ -10,6 +10,7 @@ from fastattn import caches as caches
 from fastattn import layers as layers
 from fastattn import models as models
 from fastattn import onnx as onnx
+from fastattn import plot as plot
 from fastattn import reference as reference
 from fastattn.caches import KVCache as KVCache
 from fastattn.caches import PagedKVCache as PagedKVCache

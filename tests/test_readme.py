@@ -28,6 +28,12 @@ def test_snippet(code):
     exec(compile(code, "README.md", "exec"), {})
 
 
+def test_names_are_attributes():
+    """Every name behind ``fastattn.`` is there after ``import fastattn``."""
+    named = set(re.findall(r"\bfastattn\.(\w+)", TEXT)) - {"h", "capi"}  # those of C and Cython
+    assert named <= set(dir(fastattn))
+
+
 @pytest.mark.parametrize(
     "name",
     [
