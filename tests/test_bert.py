@@ -137,10 +137,10 @@ def write_modules(directory, mode, *more):
     (directory / "Pooling" / "config.json").write_text(json.dumps(mode))
 
 
-def load_with_words(directory):
+def load_with_words(directory, **options):
     import dataclasses
 
-    return dataclasses.replace(load_bert(directory), tokenizer=Words())
+    return dataclasses.replace(load_bert(directory, **options), tokenizer=Words())
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
@@ -172,6 +172,8 @@ def test_encode_does_not_depend_on_the_grouping(tmp_path):
         )
     np.testing.assert_allclose(model.encode(TEXTS[2]), vectors[2], atol=TOLERANCE)
     assert model.encode([]).shape == (0, 24)
+    wide = load_with_words(tmp_path, dtype=np.float64)
+    assert {wide.encode(TEXTS).dtype, wide.encode([]).dtype} == {np.dtype(np.float64)}
 
 
 def test_texts_are_cut_at_the_last_position(tmp_path):

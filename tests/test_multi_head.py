@@ -88,6 +88,14 @@ def test_a_single_head_without_output_projection(rng):
     np.testing.assert_allclose(layer(x), expected, atol=TOLERANCE)
 
 
+def test_rows_of_weights_sum_to_less_with_sinks_and_without_keys(rng):
+    x, allowed = normal(rng, 5, 24), np.arange(5)[:, None] > 0
+    _, weights = random_attention(rng)(x, attn_mask=allowed, need_weights=True)
+    np.testing.assert_allclose(weights.sum(-1), np.tile([0, 1, 1, 1, 1], (6, 1)), atol=1e-6)
+    _, weights = random_attention(rng, sinks=np.zeros(6))(x, need_weights=True)
+    assert (weights.sum(-1) < 0.99).all()
+
+
 def test_float64_stays_float64(rng):
     layer = random_attention(rng)
     x = normal(rng, 5, 24).astype(np.float64)

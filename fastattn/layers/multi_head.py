@@ -193,7 +193,8 @@ class MultiHeadAttention:
         -------
         y : ndarray, (..., tokens, D_out)
         weights : ndarray, (..., heads, tokens, keys)
-            With `need_weights`: row i is what token i took from each key, and sums to 1.
+            With `need_weights`: row i is what token i took from each key. Rows sum to 1 (less with
+            `sinks`), or are 0 where nothing is allowed.
 
         Raises
         ------

@@ -158,7 +158,7 @@ class Bert:
         Returns
         -------
         ndarray, (texts, D_model), or (D_model,) for one str
-            float32, of length 1 with `normalize`.
+            float32 (float64 for a float64 model), of length 1 with `normalize`.
         """
         alone = isinstance(texts, str)
         rows = self.tokenize([texts] if isinstance(texts, str) else texts)

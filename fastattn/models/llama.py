@@ -57,7 +57,8 @@ class Llama:
         capacity : int
             Tokens of each sequence that there is room for, prompt and all.
         dtype : dtype, optional
-            Of the keys and values. Default: that of the activations, float32.
+            Of the keys and values. Default: that of the activations, float32 (float64 for a
+            float64 model).
 
         Returns
         -------
