@@ -6,7 +6,7 @@ import sys
 import numpy as np
 
 import fastattn
-from fastattn._check_options import array
+from fastattn._check_options import array, flag
 from fastattn.flash_attn import _cache
 
 
@@ -203,6 +203,7 @@ def flash_attn_with_kvcache(
         As `fastattn.attention`; a cache that is too small or read-only; an argument without the
         one that it goes with. Nothing is written then.
     """
+    return_lse = flag("return_softmax_lse", return_softmax_lse)
     cache = _cache.Cache(k_cache, v_cache, cache_seqlens, cache_batch_idx, block_table, q)
     options = {
         "causal": causal, "window_size": _window(window_size), "scale": softmax_scale,
@@ -224,9 +225,9 @@ def flash_attn_with_kvcache(
             local = causal or options["window_size"] != (-1, -1)
             k, queries = rotate("k", k, True), rotate("q", queries, local)
         cache.append(k, v)
-    result = fastattn.attention(queries, **cache.keys(0), **options, return_lse=return_softmax_lse)
+    result = fastattn.attention(queries, **cache.keys(0), **options, return_lse=return_lse)
     wrap = _wrapper(q)
-    return tuple(wrap(each) for each in result) if return_softmax_lse else wrap(result)
+    return tuple(wrap(each) for each in result) if return_lse else wrap(result)
 
 
 def _is_tensor(value):
