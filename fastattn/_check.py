@@ -163,26 +163,27 @@ def sdpa_arguments(
         raise ValueError("attn_mask: expected None with is_causal=True, got both")
     if q.ndim == 2 and (k.ndim > 2 or v.ndim > 2):
         q = q[None]  # torch broadcasts, so the result has every axis that one of the inputs has
-    if not options.flag("enable_gqa", enable_gqa):
-        q = _broadcast_heads(q, k, v)
+    q, k, v = _matching_heads(q, k, v, options.flag("enable_gqa", enable_gqa))
     return q, k, v, {"attn_mask": attn_mask, "causal": causal, "q_offset": 0, "scale": scale}
 
 
-def _broadcast_heads(q, k, v):
-    """Return q with the heads of k and v; without `enable_gqa` only 1 matches another number."""
-    if q.shape[-3:-2] == k.shape[-3:-2] == v.shape[-3:-2]:
-        return q
-    heads = 1
-    for name, tensor in ("query", q), ("key", k), ("value", v):
-        count = tensor.shape[-3] if tensor.ndim > 2 else 1
-        if count != 1 and heads != 1 and count != heads:
-            raise ValueError(
-                f"{name}: expected {heads} heads or 1 without enable_gqa, got shape {tensor.shape}"
-            )
-        heads = count if heads == 1 else heads
-    if q.ndim > 2 and q.shape[-3] != heads:
-        q = np.broadcast_to(q, (*q.shape[:-3], heads, *q.shape[-2:]))
-    return q
+def _matching_heads(q, k, v, enable_gqa):
+    """Return the three with numbers of heads that `attention` takes as torch does."""
+    kv_heads = k.shape[-3:-2]
+    if kv_heads == v.shape[-3:-2] and (enable_gqa or kv_heads == q.shape[-3:-2]):
+        return q, k, v
+    counts = tensors.sdpa_heads(q.shape, k.shape, v.shape, enable_gqa)
+    return [_repeated(each, heads) for each, heads in zip((q, k, v), counts, strict=True)]
+
+
+def _repeated(tensor, heads):
+    """Give every head of a tensor a number of neighbours like it; one head alone is not copied."""
+    own = tensor.shape[-3] if tensor.ndim > 2 else heads
+    if own == heads:
+        return tensor
+    if own == 1:
+        return tensors.with_heads(tensor, heads)
+    return np.repeat(tensor, heads // own, axis=-3)
 
 
 def _set_keys(p, lead, attn_mask, block_table, q_offset, kv_lengths, kv_starts):

@@ -10,6 +10,7 @@ kernel.
 """
 
 import math
+import re
 
 import numpy as np
 
@@ -39,6 +40,19 @@ def described(value):
     if kind.__module__ == "builtins":
         return kind.__name__
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def rename(error, names):
+    """Let the message of `error` call arguments what the function that was called calls them.
+
+    Parameters
+    ----------
+    error : Exception
+    names : dict
+        Name of each argument here, and there.
+    """
+    words = "|".join(names)
+    error.args = (re.sub(rf"\b({words})\b", lambda word: names[word[0]], str(error)),)
 
 
 def array(name, value):

@@ -38,7 +38,7 @@ def set_tensors(p, q, k, v, bshd, paged=False):
         if p.k.shape[-2] < 1:
             raise ValueError(f"k: expected pages of at least 1 key, got shape {k.shape}")
         kv_heads = max(own[0][-3], own[1][-3])
-        p.k, p.v = _with_heads(p.k, kv_heads), _with_heads(p.v, kv_heads)
+        p.k, p.v = with_heads(p.k, kv_heads), with_heads(p.v, kv_heads)
     elif not alike:
         _broadcast(p, k.shape, v.shape)
     return q, own
@@ -77,6 +77,28 @@ def _check_shapes(p, q, k, v):
     return q_lead == k_lead == v_lead and k_heads == v_heads
 
 
+def sdpa_heads(query, key, value, enable_gqa):
+    """Return the numbers of heads with which `attention` does what torch does with these shapes.
+
+    With `enable_gqa` torch lets the heads of key and those of value each divide the query's, where
+    `attention` wants them alike; without it, 1 is all that matches another number.
+    """
+    heads, k_heads, v_heads = (s[-3] if len(s) > 2 else 1 for s in (query, key, value))
+    if enable_gqa:
+        if k_heads != v_heads and 1 not in (k_heads, v_heads):
+            common = math.lcm(k_heads, v_heads)
+            if common and heads % common == 0:  # otherwise `attention` says what is wrong
+                k_heads = v_heads = common
+        return heads, k_heads, v_heads
+    for name, shape, count in ("key", key, k_heads), ("value", value, v_heads):
+        if count != 1 and heads != 1 and count != heads:
+            raise ValueError(
+                f"{name}: expected {heads} heads or 1 without enable_gqa, got shape {tuple(shape)}"
+            )
+        heads = count if heads == 1 else heads
+    return heads, k_heads, v_heads
+
+
 def logical(tensor, bshd):
     """View a tensor of the caller as (lead..., heads, sequence, depth)."""
     if tensor.ndim == 2:
@@ -84,7 +106,7 @@ def logical(tensor, bshd):
     return tensor.swapaxes(-3, -2) if bshd else tensor
 
 
-def _with_heads(tensor, heads):
+def with_heads(tensor, heads):
     """Give a logical tensor this number of heads, by a zero stride if it has one."""
     return np.broadcast_to(tensor, (*tensor.shape[:-3], heads, *tensor.shape[-2:]))
 

@@ -8,6 +8,7 @@ p = softmax(s) by rows (with sink)        out = p v        lse = log(sum(exp(s))
 import numpy as np
 
 from fastattn import _check, _core
+from fastattn import _check_options as options
 from fastattn.isa import active as _isa
 from fastattn.threads import get_num_threads
 
@@ -245,16 +246,28 @@ def scaled_dot_product_attention(
     scale : float, optional
         Default ``1 / sqrt(D)``.
     enable_gqa : bool
-        Allow fewer key and value heads than query heads.
+        Allow fewer key and value heads than query heads. Where key and value differ in heads, and
+        neither has one alone, both are copied to a common number of them.
 
     Returns
     -------
     ndarray, (..., H, S, Dv)
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `attention`.
+    NotImplementedError
+        Dropout.
     """
     q, k, v, keywords = _check.sdpa_arguments(
         query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
     )
-    return attention(q, k, v, **keywords)
+    try:
+        return attention(q, k, v, **keywords)
+    except (TypeError, ValueError) as error:
+        options.rename(error, {"q": "query", "k": "key", "v": "value"})
+        raise
 
 
 def merge_states(outs, lses, *, out=None):

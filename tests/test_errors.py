@@ -117,6 +117,23 @@ def test_scaled_dot_product_attention(call_sdpa, changes, exception, message):
     check(lambda: call_sdpa(**named), exception, message)
 
 
+@pytest.mark.parametrize(
+    "changes, exception, message",
+    [
+        ({"key": zeros(2, 8, 32, 65)}, ValueError, "key: expected depth 64 like query, got shape"),
+        ({"value": zeros(2, 8, 31, 48)}, ValueError, "value: expected 32 keys like key, got shape"),
+        ({"key": zeros(2, 3, 32, 64), "value": zeros(2, 4, 32, 48), "enable_gqa": True}, ValueError,
+         "key: expected a number of heads that divides query's 8, got shape (2, 3, 32, 64)"),
+        ({"attn_mask": zeros(16, 32, dtype=int)}, TypeError,
+         "attn_mask: expected dtype bool or float32 with float32 query, got int64"),
+    ],
+    ids=["depth", "keys", "heads", "mask"],
+)  # fmt: skip
+def test_scaled_dot_product_attention_names_its_own_arguments(changes, exception, message):
+    named = {"query": Q, "key": zeros(2, 8, 32, 64), "value": zeros(2, 8, 32, 48), **changes}
+    check(lambda: fastattn.scaled_dot_product_attention(**named), exception, message)
+
+
 FIVE_AXES = {**PAGED, "q": FIVE, "block_table": np.zeros((6, 3), int)}
 
 

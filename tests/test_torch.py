@@ -43,6 +43,8 @@ SDPA = {
     "scale": ((2, 4, 17, 16), (2, 4, 33, 16), (2, 4, 33, 16), {"scale": -0.3}),
     "gqa": ((2, 8, 17, 16), (2, 2, 33, 16), (2, 2, 33, 16), {"enable_gqa": True}),
     "gqa, other values": ((2, 8, 17, 16), (2, 2, 33, 16), (2, 4, 33, 16), {"enable_gqa": True}),
+    "gqa, other keys": ((6, 17, 16), (3, 33, 16), (2, 33, 8), {"enable_gqa": True}),
+    "gqa, one value head": ((2, 8, 17, 16), (2, 2, 33, 16), (2, 1, 33, 16), {"enable_gqa": True}),
     "no keys": ((2, 4, 17, 16), (2, 4, 0, 16), (2, 4, 0, 16), {}),
     "no queries": ((2, 4, 0, 16), (2, 4, 33, 16), (2, 4, 33, 16), {}),
 }
@@ -53,8 +55,10 @@ SDPA = {
 def test_sdpa(randn, case, dtype):
     *shapes, options = case
     q, k, v = (randn(*shape, dtype=dtype) for shape in shapes)
-    ours = ft.scaled_dot_product_attention(q, k, v, **options)
-    close(ours, F.scaled_dot_product_attention(q, k, v, **options))
+    theirs = F.scaled_dot_product_attention(q, k, v, **options)
+    close(ft.scaled_dot_product_attention(q, k, v, **options), theirs)
+    arrays = (tensor.numpy() for tensor in (q, k, v))
+    close(torch.from_numpy(fastattn.scaled_dot_product_attention(*arrays, **options)), theirs)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: MIT
 """torch.nn.functional.scaled_dot_product_attention: the same call, and in its place."""
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch.compiler import is_compiling
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
+from fastattn._check_tensors import sdpa_heads
 from fastattn.torch._attention import attention
 from fastattn.torch._tensors import is_transformed
 
@@ -59,28 +58,22 @@ def scaled_dot_product_attention(
     )
 
 
-def _heads(tensor):
-    return tensor.shape[-3] if tensor.ndim > 2 else 1
-
-
 def _matching_heads(query, key, value, enable_gqa):
     """Return the three with numbers of heads, and of axes, that `attention` takes as torch does."""
     if query.ndim == 2 and max(key.ndim, value.ndim) > 2:
         query = query[None]  # torch broadcasts: the result has every axis that an input has
-    counts = {_heads(each) for each in (query, key, value)} - {1}
-    if enable_gqa:
-        if _heads(key) != _heads(value) and 1 not in (_heads(key), _heads(value)):
-            heads = math.lcm(_heads(key), _heads(value))  # torch lets each divide the query's
-            key = key.repeat_interleave(heads // _heads(key), dim=-3)
-            value = value.repeat_interleave(heads // _heads(value), dim=-3)
-    elif len(counts) > 1:
-        raise ValueError(
-            f"key: expected {_heads(query)} heads or 1 without enable_gqa, got shapes "
-            f"{tuple(key.shape)} and {tuple(value.shape)}"
-        )
-    elif counts and _heads(query) == 1:
-        query = query.expand(*query.shape[:-3], *counts, *query.shape[-2:])
-    return query, key, value
+    counts = sdpa_heads(query.shape, key.shape, value.shape, enable_gqa)
+    return [_repeated(each, n) for each, n in zip((query, key, value), counts, strict=True)]
+
+
+def _repeated(tensor, heads):
+    """Give every head of a tensor a number of neighbours like it; one head alone is not copied."""
+    own = tensor.shape[-3] if tensor.ndim > 2 else heads
+    if own == heads:
+        return tensor
+    if own == 1:
+        return tensor.expand(*tensor.shape[:-3], heads, *tensor.shape[-2:])
+    return tensor.repeat_interleave(heads // own, dim=-3)
 
 
 # ---- in its place --------------------------------------------------------------------------------
