@@ -98,7 +98,7 @@ def number(name, value, least=-math.inf):
             value = float(value)
         except OverflowError:
             value = math.inf
-    if not math.isfinite(value):
+    if not -math.inf < value < math.inf:  # what torch.compile can trace for a symbol, too
         raise ValueError(f"{name}: expected a finite number, got {value}")
     if value < least:
         raise ValueError(f"{name}: expected a number not below {least:g}, got {value:g}")

@@ -166,6 +166,11 @@ def test_varlen_pages(library, rng):
         block_table=table,
     )  # fmt: skip
     close(ours, one_by_one(q, k, v, causal=True)[0])
+    again = library.run(
+        fa.flash_attn_varlen_func, q, pages_k, pages_v, CU_Q.tolist(), CU_K.tolist(), causal=True,
+        block_table=table,
+    )  # fmt: skip
+    np.testing.assert_array_equal(again, ours)
 
 
 # ---- interface -----------------------------------------------------------------------------------
@@ -210,8 +215,22 @@ def test_signature(name):
          "qkv: expected shape (..., 3, heads, depth), got (2, 9, 4, 16)"),
         (lambda q: fa.flash_attn_kvpacked_func(q, q), ValueError,
          "kv: expected shape (..., 2, heads, depth), got (2, 9, 4, 16)"),
+        (lambda q: fa.flash_attn_qkvpacked_func([q]), TypeError,
+         "qkv: expected a numpy.ndarray, got list"),
+        (lambda q: fa.flash_attn_func(q, q, q, window_size=("a", 1)), TypeError,
+         "window_size: expected an integer, got str"),
+        (lambda q: fa.flash_attn_func(q, q, q, softcap=None), TypeError,
+         "softcap: expected a number, got NoneType"),
+        (lambda q: fa.flash_attn_func(q, q, q, softmax_scale="1"), TypeError,
+         "softmax_scale: expected a number, got str"),
+        (lambda q: fa.flash_attn_func(q, q, q, return_attn_probs=1), TypeError,
+         "return_attn_probs: expected True or False, got int"),
+        (lambda q: fa.flash_attn_varlen_func(q[0], q, q, [0, 9], [0, 5, 9],
+                                             block_table=np.array([[0, 1]])), ValueError,
+         "cu_seqlens_k: expected shape (2,) like cu_seqlens_q, got shape (3,)"),
     ],
-    ids=["dropout", "window", "heads", "qkv", "kv"],
+    ids=["dropout", "window", "heads", "qkv", "kv", "list", "word", "softcap", "scale", "probs",
+         "cuts"],
 )  # fmt: skip
 def test_refusals(library, call, error, message):
     with pytest.raises(error) as caught:
@@ -231,6 +250,10 @@ def test_compiled(rng):
     q = torch.from_numpy(numbers(rng, 2, 9, 4, 16))
     compiled = torch.compile(fa.flash_attn_func, backend="eager", fullgraph=True)
     assert torch.equal(compiled(q, q, q, causal=True), fa.flash_attn_func(q, q, q, causal=True))
+    for softcap in (1.5, 2.5, 3.5):  # from the second one on, dynamo counts with a symbol
+        options = {"softmax_scale": softcap, "softcap": softcap, "window_size": (int(softcap), -2)}
+        ours = compiled(q, q, q, **options)
+        assert torch.equal(ours, fa.flash_attn_func(q, q, q, **options))
 
 
 # ---- import flash_attn ---------------------------------------------------------------------------

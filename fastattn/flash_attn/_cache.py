@@ -3,8 +3,9 @@
 
 import numpy as np
 
+import fastattn
 from fastattn._check_dtypes import dtype_name
-from fastattn._check_options import array, per_batch
+from fastattn._check_options import array, per_batch, rename
 
 
 class Cache:
@@ -54,10 +55,23 @@ class Cache:
             raise ValueError(f"block_table: expected shape ({batch}, blocks), got {table.shape}")
         return table
 
-    def keys(self, added):
-        """Arguments of `attention` for the cache when `added` more keys are in it."""
-        options = {} if self.table is None else {"block_table": self.table}
-        return {"k": self.k, "v": self.v, "kv_lengths": self.lengths + added, **options}
+    def starts(self, leftpad):
+        """The first key of each sequence; None is the first of the cache."""
+        if leftpad is None:
+            return None
+        return per_batch("cache_leftpad", leftpad, (self.batch,), 0, self.capacity)
+
+    def attend(self, q, added, **options):
+        """`attention` over the cache as if `added` more keys were in it."""
+        options |= {} if self.table is None else {"block_table": self.table}
+        lengths = self.lengths + added
+        try:
+            return fastattn.attention(
+                q, self.k, self.v, kv_lengths=lengths, layout="bshd", **options
+            )
+        except (TypeError, ValueError) as error:
+            rename(error, {"k": "k_cache", "v": "v_cache"})
+            raise
 
     def fitting(self, name, new, into):
         """New keys or values as an array that can be written into the cache."""

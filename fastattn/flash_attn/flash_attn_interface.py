@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
 """flash-attn's functions: translations into calls of `attention` and `attention_varlen`."""
 
+import math
 import sys
 
 import numpy as np
 
 import fastattn
-from fastattn._check_options import array, flag
+from fastattn import _check_options as options
 from fastattn.flash_attn import _cache
 
 
@@ -52,13 +53,10 @@ def flash_attn_func(
         As `fastattn.attention`.
     """
     _no_dropout(dropout_p)
-    library = _library(q)
-    result = library.attention(
-        q, k, v, causal=causal, window_size=_window(window_size), scale=softmax_scale,
-        softcap=max(softcap, 0.0), alibi_slopes=alibi_slopes, layout="bshd",
-        return_lse=return_attn_probs,
-    )  # fmt: skip
-    return (*result, _no_pattern(q)) if return_attn_probs else result
+    probs = options.flag("return_attn_probs", return_attn_probs)
+    scores = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes)
+    result = _library(q).attention(q, k, v, **scores, layout="bshd", return_lse=probs)
+    return (*result, _no_pattern(q)) if probs else result
 
 
 def flash_attn_qkvpacked_func(
@@ -118,17 +116,12 @@ return_attn_probs
         As `flash_attn_func`.
     """
     _no_dropout(dropout_p)
-    if block_table is None:
-        keys = {"cu_seqlens_k": cu_seqlens_k}
-    else:
-        lengths = cu_seqlens_k[1:] - cu_seqlens_k[:-1]
-        keys = {"kv_lengths": lengths, "block_table": block_table}
+    probs = options.flag("return_attn_probs", return_attn_probs)
+    scores = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes)
     result = _library(q).attention_varlen(
-        q, k, v, cu_seqlens_q, **keys, causal=causal, window_size=_window(window_size),
-        scale=softmax_scale, softcap=max(softcap, 0.0), alibi_slopes=alibi_slopes,
-        return_lse=return_attn_probs,
-    )  # fmt: skip
-    return (*result, _no_pattern(q)) if return_attn_probs else result
+        q, k, v, cu_seqlens_q, cu_seqlens_k, **scores, block_table=block_table, return_lse=probs
+    )
+    return (*result, _no_pattern(q)) if probs else result
 
 
 def flash_attn_varlen_qkvpacked_func(
@@ -203,15 +196,11 @@ def flash_attn_with_kvcache(
         As `fastattn.attention`; a cache that is too small or read-only; an argument without the
         one that it goes with. Nothing is written then.
     """
-    return_lse = flag("return_softmax_lse", return_softmax_lse)
-    cache = _cache.Cache(k_cache, v_cache, cache_seqlens, cache_batch_idx, block_table, q)
-    options = {
-        "causal": causal, "window_size": _window(window_size), "scale": softmax_scale,
-        "softcap": max(softcap, 0.0), "alibi_slopes": alibi_slopes, "layout": "bshd",
-    }  # fmt: skip
-    if cache_leftpad is not None:
-        options["kv_starts"] = cache_leftpad
-    queries = array("q", q)
+    with_lse = options.flag("return_softmax_lse", return_softmax_lse)
+    scores = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes)
+    queries = options.array("q", q)
+    cache = _cache.Cache(k_cache, v_cache, cache_seqlens, cache_batch_idx, block_table, queries)
+    starts = cache.starts(cache_leftpad)
     if (k is None) != (v is None):
         raise ValueError("k, v: expected both or neither, got one of them")
     if k is None and (rotary_cos is not None or rotary_sin is not None):
@@ -219,15 +208,15 @@ def flash_attn_with_kvcache(
     if k is not None:
         k, v = cache.fitting("k", k, cache.k), cache.fitting("v", v, cache.v)
         # Without queries this computes nothing, but finds what is wrong before a write.
-        fastattn.attention(queries[:, :0], **cache.keys(k.shape[1]), **options)
+        cache.attend(queries[:, :0], k.shape[1], kv_starts=starts, **scores)
         if rotary_cos is not None or rotary_sin is not None:
             rotate = _cache.rotation(rotary_cos, rotary_sin, rotary_interleaved, cache.lengths)
-            local = causal or options["window_size"] != (-1, -1)
+            local = causal or scores["window_size"] != (-1, -1)
             k, queries = rotate("k", k, True), rotate("q", queries, local)
         cache.append(k, v)
-    result = fastattn.attention(queries, **cache.keys(0), **options, return_lse=return_lse)
+    result = cache.attend(queries, 0, kv_starts=starts, **scores, return_lse=with_lse)
     wrap = _wrapper(q)
-    return tuple(wrap(each) for each in result) if return_lse else wrap(result)
+    return tuple(wrap(each) for each in result) if with_lse else wrap(result)
 
 
 def _is_tensor(value):
@@ -262,15 +251,29 @@ def _no_pattern(q):
     return q.new_empty(0) if _is_tensor(q) else np.empty(0, q.dtype)
 
 
+def _scores(softmax_scale, causal, window_size, softcap, alibi_slopes):
+    """What changes scores in every function, as options of `attention`."""
+    if softmax_scale is not None:
+        softmax_scale = options.number("softmax_scale", softmax_scale)
+    return {
+        "scale": softmax_scale, "causal": causal, "window_size": _window(window_size),
+        "softcap": max(options.number("softcap", softcap), 0.0), "alibi_slopes": alibi_slopes,
+    }  # fmt: skip
+
+
 def _window(window_size):
     """Any negative number is unbounded in flash-attn."""
     if not isinstance(window_size, tuple | list) or len(window_size) != 2:
         raise ValueError(f"window_size: expected a pair (left, right), got {window_size!r}")
-    return tuple(-1 if side is None or side < 0 else side for side in window_size)
+    return tuple(
+        -1 if side is None or options.integer("window_size", side, -math.inf) < 0 else side
+        for side in window_size
+    )
 
 
 def _unpacked(name, packed, count):
     """The `count` parts of a packed tensor, as views."""
+    packed = packed if _is_tensor(packed) else options.array(name, packed)
     if packed.ndim < 3 or packed.shape[-3] != count:
         raise ValueError(
             f"{name}: expected shape (..., {count}, heads, depth), got {tuple(packed.shape)}"
