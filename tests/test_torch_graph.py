@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: MIT
 """fastattn.torch traced, compiled, exported, transformed and differentiated."""
 
+import numpy as np
 import pytest
+
+import fastattn
 
 torch = pytest.importorskip("torch")
 
@@ -155,6 +158,71 @@ def test_jit_trace_records_the_operator(randn):
     q, other = randn(1, 2, 3, 4), randn(1, 2, 3, 4)
     traced = torch.jit.trace(lambda x: ft.attention(x, x, x), q)
     assert torch.equal(traced(other), ft.attention(other, other, other))
+
+
+# ---- arguments -----------------------------------------------------------------------------------
+
+TAKEN = [
+    {"window_size": (2**70, 0)},
+    {"attn_mask": np.tri(6, dtype=bool)},
+    {"attn_mask": np.float32(0.5)},
+    {"kv_lengths": [6, 4], "sinks": np.ones(4)},
+    {"causal": np.True_, "scale": np.float32(0.5), "num_threads": np.int64(1)},
+]
+REFUSED = [
+    ({"window_size": 3}, TypeError, "window_size: expected a pair (left, right), got int"),
+    ({"window_size": ("a", 1)}, TypeError, "window_size: expected an integer, got str"),
+    ({"causal": 1}, TypeError, "causal: expected True or False, got int"),
+    ({"return_lse": 1}, TypeError, "return_lse: expected True or False, got int"),
+    ({"num_threads": True}, TypeError, "num_threads: expected an integer, got bool"),
+    ({"scale": "1"}, TypeError, "scale: expected a number, got str"),
+    ({"softcap": None}, TypeError, "softcap: expected a number, got NoneType"),
+    ({"layout": None}, TypeError, "layout: expected one of 'bhsd', 'bshd', got NoneType"),
+    ({"precision": 1}, TypeError, "precision: expected one of 'highest', 'high', 'medium', got"),
+    ({"attn_mask": [[True]]}, TypeError, "attn_mask: expected a numpy.ndarray, got list"),
+    ({"sinks": "x"}, TypeError, "sinks: expected an array of numbers, got str"),
+    ({"sinks": [[1], [1, 2]]}, ValueError, "sinks: expected an array of numbers, got a list of"),
+]
+
+
+@pytest.fixture(params=[False, True], ids=["eager", "operator"])
+def q(request, randn):
+    """Queries that are read where they lie, or that need the operator."""
+    return randn(2, 4, 6, 8).requires_grad_(request.param)
+
+
+@pytest.mark.parametrize("options", TAKEN, ids=lambda options: "-".join(options))
+def test_what_the_operator_takes(q, options):
+    plain = q.detach()
+    ours = ft.attention(q, plain, plain, **options).detach().numpy()
+    np.testing.assert_array_equal(ours, fastattn.attention(*[plain.numpy()] * 3, **options))
+
+
+def test_table_that_the_operator_takes(q, randn):
+    pages = randn(3, 4, 6, 8)
+    expected = ft.attention(q, pages, pages, block_table=torch.tensor([[2], [1]]))
+    for table in [[2], [1]], np.array([[2], [1]]):
+        assert torch.equal(ft.attention(q, pages, pages, block_table=table), expected)
+
+
+@pytest.mark.parametrize("options, error, message", REFUSED, ids=str)
+def test_what_the_operator_refuses(q, options, error, message):
+    with pytest.raises(error) as caught:
+        ft.attention(q, q, q, **options)
+    assert str(caught.value).startswith(message)
+
+
+def test_symbols_in_a_window(randn):
+    class Window(torch.nn.Module):
+        def forward(self, q):
+            return ft.attention(q, q, q, window_size=(q.shape[2] - 4, None))
+
+    length = torch.export.Dim("length", min=5, max=64)
+    q, other = randn(2, 4, 9, 8), randn(2, 4, 12, 8)
+    for strict in False, True:
+        shapes = ({2: length},)
+        program = torch.export.export(Window(), (q,), dynamic_shapes=shapes, strict=strict)
+        assert torch.equal(program.module()(other), Window()(other))
 
 
 # ---- gradients -----------------------------------------------------------------------------------

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: MIT
 """The functions of `fastattn` on tensors."""
 
+import torch
+
 import fastattn
+from fastattn import _check_options as options
 from fastattn.torch import _ops
-from fastattn.torch._tensors import array, integers, numbers, only_memory, tensor
+from fastattn.torch._tensors import array, only_memory, operand, tensor
 
 
 def attention(
@@ -64,14 +67,13 @@ kv_starts, block_table, k_scale, v_scale, layout, precision, return_lse, num_thr
             precision=precision, return_lse=return_lse, num_threads=num_threads,
         )  # fmt: skip
         return (tensor(result[0]), tensor(result[1])) if return_lse else tensor(result)
-    left, right = _window(window_size)
-    out, lse = _ops.attention(
-        q, k, v, attn_mask, numbers(alibi_slopes), numbers(sinks), integers(q_offset),
-        integers(kv_lengths), integers(kv_starts), block_table, numbers(k_scale), numbers(v_scale),
-        causal=causal, left=left, right=right, scale=scale, softcap=softcap, layout=layout,
-        precision=precision, return_lse=return_lse, num_threads=num_threads,
+    tensors = (
+        q, k, v, attn_mask, alibi_slopes, sinks, q_offset, kv_lengths, kv_starts, block_table,
+        k_scale, v_scale,
     )  # fmt: skip
-    return (out, lse) if return_lse else out
+    checked = _checked(causal, window_size, scale, softcap, precision, return_lse, num_threads)
+    checked["layout"] = options.choice("layout", layout, options.LAYOUTS)
+    return _operated(_ops.attention, _ops.DENSE, tensors, checked)
 
 
 def attention_varlen(
@@ -113,23 +115,47 @@ k_scale, v_scale, precision, return_lse, num_threads
             precision=precision, return_lse=return_lse, num_threads=num_threads,
         )  # fmt: skip
         return (tensor(result[0]), tensor(result[1])) if return_lse else tensor(result)
+    checked = _checked(causal, window_size, scale, softcap, precision, return_lse, num_threads)
+    return _operated(_ops.attention_varlen, _ops.VARLEN, tensors, checked)
+
+
+def _operated(operator, names, tensors, checked):
+    """What an operator makes of arguments as the functions take them, and of checked options."""
+    operands = [operand(name, value) for name, value in zip(names, tensors, strict=True)]
+    out, lse = operator(*operands, **checked)
+    return (out, lse) if checked["return_lse"] else out
+
+
+def _checked(causal, window_size, scale, softcap, precision, return_lse, num_threads):
+    """Options as an operator takes them, once they are what `fastattn` takes.
+
+    torch would convert some of what `fastattn` refuses, and refuse some of what it takes.
+    """
     left, right = _window(window_size)
-    out, lse = _ops.attention_varlen(
-        q, k, v, integers(cu_seqlens_q), integers(cu_seqlens_k), numbers(alibi_slopes),
-        numbers(sinks), integers(q_offset), integers(kv_lengths), block_table, numbers(k_scale),
-        numbers(v_scale), causal=causal, left=left, right=right, scale=scale, softcap=softcap,
-        precision=precision, return_lse=return_lse, num_threads=num_threads,
-    )  # fmt: skip
-    return (out, lse) if return_lse else out
+    return {
+        "causal": options.flag("causal", causal), "left": left, "right": right,
+        "scale": None if scale is None else _number("scale", scale),
+        "softcap": _number("softcap", softcap, 0.0),
+        "precision": options.choice("precision", precision, options.PRECISIONS),
+        "return_lse": options.flag("return_lse", return_lse),
+        "num_threads": (
+            None if num_threads is None else options.integer("num_threads", num_threads, 1)
+        ),
+    }  # fmt: skip
+
+
+def _number(name, value, *least):
+    """A checked number; what torch.export counts with stays a symbol."""
+    return value if isinstance(value, torch.SymFloat) else options.number(name, value, *least)
 
 
 def _window(window_size):
-    """`window_size` as two numbers, -1 where it is unbounded."""
-    if window_size is None:
-        return -1, -1
-    if len(window_size) != 2:
-        raise ValueError(
-            f"window_size: expected a pair (left, right), got {len(window_size)} values"
-        )
-    left, right = window_size
-    return -1 if left is None else left, -1 if right is None else right
+    """`window_size` as two checked numbers, -1 where it is unbounded; symbols stay symbols."""
+    if not isinstance(window_size, tuple | list):
+        return options.window(window_size)
+    symbols = [isinstance(side, torch.SymInt) for side in window_size]
+    sides = options.window([0 if s else n for n, s in zip(window_size, symbols, strict=True)])
+    return [
+        given if symbol else side
+        for given, symbol, side in zip(window_size, symbols, sides, strict=True)
+    ]

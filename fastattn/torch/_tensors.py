@@ -9,12 +9,14 @@ from torch.compiler import is_compiling
 from torch.nn import Parameter
 
 from fastattn import _arrays
+from fastattn import _check_options as options
 from fastattn._dlpack import view
 
 NO_GRADIENT = (
     "fastattn.torch: there is no backward yet. For inference use torch.no_grad() or "
     "torch.inference_mode(); for training torch.nn.functional.scaled_dot_product_attention."
 )
+_ONLY_ARRAYS = {"q", "k", "v", "attn_mask"}
 _DTYPES = _arrays.dtypes()
 _FLOAT32 = np.dtype(np.float32)
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -97,18 +99,30 @@ def refuse_tangents(values):
             raise NotImplementedError(NO_GRADIENT)
 
 
-def integers(value):
-    """Integers in whatever form as a tensor, for an operator; None stays None."""
+def operand(name, value):
+    """An argument that may be an array, in whatever form `fastattn` takes it, for an operator.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is no array, and nothing that may stand for one.
+    """
     if value is None or isinstance(value, Tensor):
         return value
+    if name in _ONLY_ARRAYS:
+        return torch.as_tensor(options.array(name, _no_scalar(value)))
     if isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
         return torch.full((), value, dtype=torch.int64)
-    return torch.as_tensor(value)
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        options.small_array(name, value, "an array of numbers")  # for its message
+        raise
 
 
-def numbers(value):
-    """Numbers in whatever form as a tensor, for an operator; None stays None."""
-    return value if value is None or isinstance(value, Tensor) else torch.as_tensor(value)
+def _no_scalar(value):
+    """What indexing and arithmetic make of an array of rank 0, as an array again."""
+    return np.asarray(value) if isinstance(value, np.generic) else value
 
 
 def lse_dtype(dtype):
