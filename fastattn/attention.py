@@ -323,16 +323,16 @@ def merge_states(outs, lses, *, out=None):
     """
     problem = _check.merge_problem(outs, lses, out)
     logs = np.stack(problem.lses).astype(np.float64)
-    top = logs.max(axis=0)
-    top = np.where(np.isneginf(top), 0.0, top)  # no keys at all: -inf - -inf would be NaN
-    shares = np.exp(logs - top)
-    total = shares.sum(axis=0)
-    with np.errstate(divide="ignore"):
+    with np.errstate(all="ignore"):  # NaN and infinity in the data are the caller's business
+        top = logs.max(axis=0)
+        top = np.where(np.isinf(top), 0.0, top)  # inf - inf would be NaN
+        shares = np.exp(logs - top)
+        total = shares.sum(axis=0)
         problem.lse[...] = top + np.log(total)
-    merged = np.zeros(problem.out.shape, np.float64)
-    for share, part in zip(shares, problem.outs, strict=True):
-        # A set without keys counts nothing, whatever its output holds.
-        used = np.where((share > 0)[..., None], part.astype(np.float64), 0.0)
-        merged += (share / np.where(total > 0, total, 1.0))[..., None] * used
-    problem.out[...] = merged
+        merged = np.zeros(problem.out.shape, np.float64)
+        for log, share, part in zip(logs, shares, problem.outs, strict=True):
+            # A set without keys counts nothing, whatever its output holds.
+            used = np.where(np.isneginf(log)[..., None], 0.0, part.astype(np.float64))
+            merged += (share / np.where(total == 0, 1.0, total))[..., None] * used
+        problem.out[...] = merged
     return problem.out, problem.lse

@@ -38,6 +38,38 @@ def test_states(dtype, rng):
     assert out is given
 
 
+STATES = {  # outputs and log-sum-exp of two sets of keys
+    "infinite sum": ((1.0, 2.0), (np.inf, -np.inf)),
+    "infinite sums": ((1.0, 2.0), (np.inf, np.inf)),
+    "infinite beside a number": ((1.0, 2.0), (3.0, np.inf)),
+    "NaN": ((1.0, 2.0), (np.nan, 0.0)),
+    "share that underflows": ((1.0, 2.0), (500.0, -500.0)),
+    "share of infinity that underflows": ((1.0, np.inf), (500.0, -500.0)),
+    "no keys, infinity": ((1.0, np.inf), (500.0, -np.inf)),
+    "nothing": ((1.0, np.nan), (-np.inf, -np.inf)),
+}
+
+
+@pytest.mark.parametrize("values, logs", STATES.values(), ids=STATES)
+def test_numbers_at_the_edge(values, logs):
+    """As the oracle says, and without a warning whatever the caller has NumPy warn about."""
+    outs = [np.full((1, 2), value, np.float32) for value in values]
+    lses = [np.full(1, log, np.float32) for log in logs]
+    with np.errstate(all="raise"):
+        merged = fastattn.merge_states(outs, lses)
+    for ours, expected in zip(merged, reference.merge_states(outs, lses), strict=True):
+        np.testing.assert_array_equal(ours, expected)
+
+
+def test_infinity_of_a_share_that_underflows_is_that_of_the_whole():
+    q, k = np.full((1, 1), 800, np.float32), np.array([[1], [-1]], np.float32)
+    v = np.array([[1], [np.inf]], np.float32)
+    parts = [fastattn.attention(q, k[i : i + 1], v[i : i + 1], return_lse=True) for i in (0, 1)]
+    merged, _ = fastattn.merge_states(*zip(*parts, strict=True))
+    np.testing.assert_array_equal(merged, fastattn.attention(q, k, v))
+    assert np.isnan(merged).all()
+
+
 def halves(q, k, v, cut, **options):
     """Results over the keys before and from `cut` on; options of position are those of each."""
     parts = (k[..., :cut, :], v[..., :cut, :]), (k[..., cut:, :], v[..., cut:, :])
