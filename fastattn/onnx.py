@@ -116,10 +116,10 @@ def attention(
         lengths = options.per_batch("nonpad_kv_seqlen", nonpad_kv_seqlen, (batch,), 0, keys)
         scores["kv_lengths"] = np.minimum(lengths, width)
         scores["q_offset"] = lengths - q.shape[2]
-    y = _attention(q, k[:, :, :width], v[:, :, :width], **scores).astype(Q.dtype, copy=False)
+    y = _rounded(_attention(q, k[:, :, :width], v[:, :, :width], **scores), Q.dtype)
     if Q.ndim == 3:
-        y = y.swapaxes(1, 2).reshape(*Q.shape[:2], -1)
-    table = None if mode is None else _score_table(q, k, mode, width, scores).astype(Q.dtype)
+        y = y.swapaxes(1, 2).reshape(*Q.shape[:2], y.shape[1] * y.shape[3])
+    table = None if mode is None else _rounded(_score_table(q, k, mode, width, scores), Q.dtype)
     return Outputs(y, *present, table)
 
 
@@ -233,6 +233,12 @@ def _score_table(q, k, mode, width, scores):
         fill = -np.inf
     behind = k.shape[2] - width
     return np.pad(table, [(0, 0)] * 3 + [(0, behind)], constant_values=fill) if behind else table
+
+
+def _rounded(tensor, dtype):
+    """Convert results; what is too large for `dtype` is infinite in it, and no news."""
+    with np.errstate(over="ignore", under="ignore"):
+        return tensor.astype(dtype, copy=False)
 
 
 def _one_of(name, value, choices):

@@ -179,6 +179,26 @@ def test_without_past_nothing_is_copied(rng):
     assert got.Y.flags.c_contiguous and got.Y.shape == (B, SQ, HQ * DV)
 
 
+@pytest.mark.parametrize("batch, queries", [(B, 0), (0, SQ)])
+def test_nothing_with_3_axes(batch, queries):
+    Q = np.zeros((batch, queries, HQ * D), np.float32)
+    K, V = (np.zeros((batch, SK, HKV * depth), np.float32) for depth in (D, DV))
+    got = fastattn.onnx.attention(Q, K, V, **heads(3), qk_matmul_output_mode=3)
+    assert got.Y.shape == (batch, queries, HQ * DV)
+    assert got.qk_matmul_output.shape == (batch, HQ, queries, SK)
+
+
+def test_scores_beyond_float16():
+    """They are infinite in it, like values, whatever the caller has NumPy warn about."""
+    Q = np.full((1, 1, 1, 8), 200, np.float16)
+    with np.errstate(all="raise"):
+        for mode, expected in enumerate((np.inf, np.inf, np.inf, 1)):
+            got = fastattn.onnx.attention(Q, Q, Q, qk_matmul_output_mode=mode, scale=1.0)
+            assert got.qk_matmul_output.item() == expected
+        V = np.full((1, 1, 1, 3), 1e30, np.float32)
+        assert np.isposinf(fastattn.onnx.attention(Q, Q, V).Y).all()
+
+
 def test_float64_and_double_softmax(rng):
     """softmax_precision 11 makes a float32 call as exact as its result can hold."""
     wide = tensors(rng, dtype=np.float64)
