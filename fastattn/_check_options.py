@@ -139,8 +139,17 @@ def window(value):
         raise TypeError(f"window_size: expected a pair (left, right), got {described(value)}")
     if len(value) != 2:
         raise ValueError(f"window_size: expected a pair (left, right), got {len(value)} values")
-    left, right = (-1 if side is None else integer("window_size", side, -1) for side in value)
-    return (-1 if left > WIDEST_WINDOW else left), (-1 if right > WIDEST_WINDOW else right)
+    left, right = value
+    return (
+        -1 if left is None else window_side("window_size", left, -1),
+        -1 if right is None else window_side("window_size", right, -1),
+    )
+
+
+def window_side(name, value, least):
+    """Return one side of a window, an integer not below `least`; -1 if it contains every key."""
+    value = integer(name, value, least)
+    return -1 if value > WIDEST_WINDOW else value
 
 
 def small_array(name, value, what):

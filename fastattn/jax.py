@@ -238,4 +238,4 @@ def _window(size):
         raise ValueError(
             f"local_window_size: expected an int or (left, right), got {len(size)} values"
         )
-    return tuple(options.integer("local_window_size", side, 0) for side in size)
+    return tuple(options.window_side("local_window_size", side, 0) for side in size)

@@ -80,6 +80,12 @@ def test_against_jax(name, rng):
     check(jax.jit(functools.partial(mine, **options))(*arguments), expected)
 
 
+def test_window_wider_than_any_offset(rng):
+    arguments = tensors(rng, batch=1)
+    wide = mine(*arguments, local_window_size=(2**70, 1))
+    check(wide, mine(*arguments, local_window_size=(40, 1)), 0)
+
+
 @pytest.mark.parametrize(
     "sizes",
     [
