@@ -7,19 +7,53 @@ import numpy as np
 import numpy.typing as npt
 
 from fastattn import caches as caches
+from fastattn import cli as cli
+from fastattn import flash_attn as flash_attn
+from fastattn import jax as jax
 from fastattn import layers as layers
+from fastattn import measure as measure
 from fastattn import models as models
 from fastattn import onnx as onnx
 from fastattn import plot as plot
 from fastattn import reference as reference
+from fastattn import torch as torch
+from fastattn import transformers as transformers
 from fastattn.caches import KVCache as KVCache
 from fastattn.caches import PagedKVCache as PagedKVCache
 
+__all__ = [
+    "KVCache",
+    "PagedKVCache",
+    "__version__",
+    "attention",
+    "attention_varlen",
+    "attention_weights",
+    "config",
+    "get_cmake_dir",
+    "get_include",
+    "get_library",
+    "get_num_threads",
+    "get_pkgconfig_dir",
+    "isa",
+    "isas",
+    "merge_states",
+    "num_threads",
+    "quantize_kv",
+    "scaled_dot_product_attention",
+    "set_num_threads",
+    "show_config",
+    "use_isa",
+]
+
 _Array = npt.NDArray[Any]
-_Indices = int | np.integer[Any] | Sequence[int] | npt.NDArray[np.integer[Any]]
-_Numbers = Sequence[float] | _Array
-_Table = Sequence[Sequence[int]] | npt.NDArray[np.integer[Any]]
-_Window = tuple[int | None, int | None] | Sequence[int | None]
+_Bool = bool | np.bool_
+_Int = int | np.integer[Any]
+_Real = float | np.integer[Any] | np.floating[Any]
+_Cuts = Sequence[_Int] | npt.NDArray[np.integer[Any]]
+_Indices = _Int | _Cuts
+_Numbers = Sequence[_Real] | _Array
+_Table = Sequence[Sequence[_Int]] | npt.NDArray[np.integer[Any]]
+_Window = tuple[_Int | None, _Int | None] | Sequence[_Int | None]
 _Layout = Literal["bhsd", "bshd"]
 _Precision = Literal["highest", "high", "medium"]
 
@@ -32,23 +66,23 @@ def attention(
     v: _Array,
     *,
     attn_mask: _Array | None = None,
-    causal: bool = False,
+    causal: _Bool = False,
     window_size: _Window | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
+    scale: _Real | None = None,
+    softcap: _Real = 0.0,
     alibi_slopes: _Numbers | None = None,
     sinks: _Numbers | None = None,
     q_offset: _Indices | None = None,
     kv_lengths: _Indices | None = None,
     kv_starts: _Indices | None = None,
     block_table: _Table | None = None,
-    k_scale: _Numbers | float | None = None,
-    v_scale: _Numbers | float | None = None,
+    k_scale: _Numbers | _Real | None = None,
+    v_scale: _Numbers | _Real | None = None,
     layout: _Layout = "bhsd",
     precision: _Precision = "highest",
     out: _Array | None = None,
     return_lse: Literal[False] = False,
-    num_threads: int | None = None,
+    num_threads: _Int | None = None,
 ) -> _Array: ...
 @overload
 def attention(
@@ -57,103 +91,153 @@ def attention(
     v: _Array,
     *,
     attn_mask: _Array | None = None,
-    causal: bool = False,
+    causal: _Bool = False,
     window_size: _Window | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
+    scale: _Real | None = None,
+    softcap: _Real = 0.0,
     alibi_slopes: _Numbers | None = None,
     sinks: _Numbers | None = None,
     q_offset: _Indices | None = None,
     kv_lengths: _Indices | None = None,
     kv_starts: _Indices | None = None,
     block_table: _Table | None = None,
-    k_scale: _Numbers | float | None = None,
-    v_scale: _Numbers | float | None = None,
+    k_scale: _Numbers | _Real | None = None,
+    v_scale: _Numbers | _Real | None = None,
     layout: _Layout = "bhsd",
     precision: _Precision = "highest",
     out: _Array | None = None,
     return_lse: Literal[True],
-    num_threads: int | None = None,
+    num_threads: _Int | None = None,
 ) -> tuple[_Array, _Array]: ...
+@overload
+def attention(
+    q: _Array,
+    k: _Array,
+    v: _Array,
+    *,
+    attn_mask: _Array | None = None,
+    causal: _Bool = False,
+    window_size: _Window | None = None,
+    scale: _Real | None = None,
+    softcap: _Real = 0.0,
+    alibi_slopes: _Numbers | None = None,
+    sinks: _Numbers | None = None,
+    q_offset: _Indices | None = None,
+    kv_lengths: _Indices | None = None,
+    kv_starts: _Indices | None = None,
+    block_table: _Table | None = None,
+    k_scale: _Numbers | _Real | None = None,
+    v_scale: _Numbers | _Real | None = None,
+    layout: _Layout = "bhsd",
+    precision: _Precision = "highest",
+    out: _Array | None = None,
+    return_lse: _Bool,
+    num_threads: _Int | None = None,
+) -> _Array | tuple[_Array, _Array]: ...
 @overload
 def attention_varlen(
     q: _Array,
     k: _Array,
     v: _Array,
-    cu_seqlens_q: Sequence[int] | npt.NDArray[np.integer[Any]],
-    cu_seqlens_k: Sequence[int] | npt.NDArray[np.integer[Any]] | None = None,
+    cu_seqlens_q: _Cuts,
+    cu_seqlens_k: _Cuts | None = None,
     *,
-    causal: bool = False,
+    causal: _Bool = False,
     window_size: _Window | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
+    scale: _Real | None = None,
+    softcap: _Real = 0.0,
     alibi_slopes: _Numbers | None = None,
     sinks: _Numbers | None = None,
     q_offset: _Indices | None = None,
     kv_lengths: _Indices | None = None,
     kv_starts: _Indices | None = None,
     block_table: _Table | None = None,
-    k_scale: _Numbers | float | None = None,
-    v_scale: _Numbers | float | None = None,
+    k_scale: _Numbers | _Real | None = None,
+    v_scale: _Numbers | _Real | None = None,
     precision: _Precision = "highest",
     out: _Array | None = None,
     return_lse: Literal[False] = False,
-    num_threads: int | None = None,
+    num_threads: _Int | None = None,
 ) -> _Array: ...
 @overload
 def attention_varlen(
     q: _Array,
     k: _Array,
     v: _Array,
-    cu_seqlens_q: Sequence[int] | npt.NDArray[np.integer[Any]],
-    cu_seqlens_k: Sequence[int] | npt.NDArray[np.integer[Any]] | None = None,
+    cu_seqlens_q: _Cuts,
+    cu_seqlens_k: _Cuts | None = None,
     *,
-    causal: bool = False,
+    causal: _Bool = False,
     window_size: _Window | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
+    scale: _Real | None = None,
+    softcap: _Real = 0.0,
     alibi_slopes: _Numbers | None = None,
     sinks: _Numbers | None = None,
     q_offset: _Indices | None = None,
     kv_lengths: _Indices | None = None,
     kv_starts: _Indices | None = None,
     block_table: _Table | None = None,
-    k_scale: _Numbers | float | None = None,
-    v_scale: _Numbers | float | None = None,
+    k_scale: _Numbers | _Real | None = None,
+    v_scale: _Numbers | _Real | None = None,
     precision: _Precision = "highest",
     out: _Array | None = None,
     return_lse: Literal[True],
-    num_threads: int | None = None,
+    num_threads: _Int | None = None,
 ) -> tuple[_Array, _Array]: ...
+@overload
+def attention_varlen(
+    q: _Array,
+    k: _Array,
+    v: _Array,
+    cu_seqlens_q: _Cuts,
+    cu_seqlens_k: _Cuts | None = None,
+    *,
+    causal: _Bool = False,
+    window_size: _Window | None = None,
+    scale: _Real | None = None,
+    softcap: _Real = 0.0,
+    alibi_slopes: _Numbers | None = None,
+    sinks: _Numbers | None = None,
+    q_offset: _Indices | None = None,
+    kv_lengths: _Indices | None = None,
+    kv_starts: _Indices | None = None,
+    block_table: _Table | None = None,
+    k_scale: _Numbers | _Real | None = None,
+    v_scale: _Numbers | _Real | None = None,
+    precision: _Precision = "highest",
+    out: _Array | None = None,
+    return_lse: _Bool,
+    num_threads: _Int | None = None,
+) -> _Array | tuple[_Array, _Array]: ...
 def attention_weights(
     q: _Array,
     k: _Array,
     *,
     attn_mask: _Array | None = None,
-    causal: bool = False,
+    causal: _Bool = False,
     window_size: _Window | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
+    scale: _Real | None = None,
+    softcap: _Real = 0.0,
     alibi_slopes: _Numbers | None = None,
     sinks: _Numbers | None = None,
     q_offset: _Indices | None = None,
     kv_lengths: _Indices | None = None,
     kv_starts: _Indices | None = None,
     block_table: _Table | None = None,
-    k_scale: _Numbers | float | None = None,
+    k_scale: _Numbers | _Real | None = None,
     layout: _Layout = "bhsd",
     precision: _Precision = "highest",
-    num_threads: int | None = None,
+    num_threads: _Int | None = None,
 ) -> _Array: ...
 def scaled_dot_product_attention(
     query: _Array,
     key: _Array,
     value: _Array,
     attn_mask: _Array | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+    dropout_p: _Real = 0.0,
+    is_causal: _Bool = False,
+    scale: _Real | None = None,
+    enable_gqa: _Bool = False,
 ) -> _Array: ...
 def merge_states(
     outs: Sequence[_Array] | _Array, lses: Sequence[_Array] | _Array, *, out: _Array | None = None
@@ -169,9 +253,9 @@ def quantize_kv(
 def isa() -> str: ...
 def isas() -> list[str]: ...
 def use_isa(name: str) -> AbstractContextManager[None]: ...
-def set_num_threads(n: int | None) -> None: ...
+def set_num_threads(n: _Int | None) -> None: ...
 def get_num_threads() -> int: ...
-def num_threads(n: int) -> AbstractContextManager[None]: ...
+def num_threads(n: _Int) -> AbstractContextManager[None]: ...
 def config() -> dict[str, Any]: ...
 def show_config() -> None: ...
 def get_include() -> str: ...

@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: MIT
-from typing import Literal, overload
+from collections.abc import Sequence
+from typing import Any, Literal, overload
 
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
+
+_Bool = bool | np.bool_
+_Int = int | np.integer[Any]
+_Real = float | np.integer[Any] | np.floating[Any]
 
 @overload
 def dot_product_attention(
@@ -12,11 +18,11 @@ def dot_product_attention(
     bias: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     *,
-    scale: float | None = None,
-    is_causal: bool = False,
+    scale: _Real | None = None,
+    is_causal: _Bool = False,
     query_seq_lengths: ArrayLike | None = None,
     key_value_seq_lengths: ArrayLike | None = None,
-    local_window_size: int | tuple[int, int] | None = None,
+    local_window_size: _Int | Sequence[_Int] | None = None,
     implementation: None = None,
     return_residual: Literal[False] = False,
 ) -> Array: ...
@@ -28,11 +34,27 @@ def dot_product_attention(
     bias: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     *,
-    scale: float | None = None,
-    is_causal: bool = False,
+    scale: _Real | None = None,
+    is_causal: _Bool = False,
     query_seq_lengths: ArrayLike | None = None,
     key_value_seq_lengths: ArrayLike | None = None,
-    local_window_size: int | tuple[int, int] | None = None,
+    local_window_size: _Int | Sequence[_Int] | None = None,
     implementation: None = None,
     return_residual: Literal[True],
 ) -> tuple[Array, Array]: ...
+@overload
+def dot_product_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    bias: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    *,
+    scale: _Real | None = None,
+    is_causal: _Bool = False,
+    query_seq_lengths: ArrayLike | None = None,
+    key_value_seq_lengths: ArrayLike | None = None,
+    local_window_size: _Int | Sequence[_Int] | None = None,
+    implementation: None = None,
+    return_residual: _Bool,
+) -> Array | tuple[Array, Array]: ...

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import fastattn
+
 ROOT = Path(__file__).parent.parent
 C_FILES = [p for p in (ROOT / "src_c").rglob("*") if p.suffix in (".c", ".h", ".inc")]
 PYTHON = [*(ROOT / "fastattn").rglob("*.py"), *(ROOT / "tests").rglob("*.py"),
@@ -78,6 +80,28 @@ def test_stubs_name_the_parameters(name):
     for function, arguments in functions.items():
         found = inspect.signature(getattr(module, function)).parameters
         assert [*found] == arguments, function
+
+
+def exported(path):
+    """`__all__` of a module or stub, without running it."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return ast.literal_eval(node.value)
+    return None
+
+
+@pytest.mark.parametrize(
+    "stub", (ROOT / "fastattn").rglob("__init__.pyi"), ids=lambda p: p.parent.name
+)
+def test_stubs_export_what_modules_do(stub):
+    assert exported(stub) == exported(stub.with_suffix(".py")) is not None
+
+
+def test_stub_has_every_room():
+    """What `import fastattn` gives without another import, type checkers know, too."""
+    tree = ast.parse((ROOT / "fastattn" / "__init__.pyi").read_text())
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    assert {*fastattn._LAZY} <= {alias.asname for node in imports for alias in node.names}
 
 
 PIECES = {p.name for p in (ROOT / "src_c" / "pieces").glob("*.inc")}

@@ -1,12 +1,25 @@
 # SPDX-License-Identifier: MIT
 from collections.abc import Sequence
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
+import numpy as np
 from torch import Tensor
 
-_Window = tuple[int | None, int | None] | Sequence[int | None]
-_Integers = int | Sequence[int] | Tensor
-_Numbers = Sequence[float] | Tensor
+__all__ = [
+    "Patch",
+    "attention",
+    "attention_varlen",
+    "patch_sdpa",
+    "scaled_dot_product_attention",
+]
+
+_Bool = bool | np.bool_
+_Int = int | np.integer[Any]
+_Real = float | np.integer[Any] | np.floating[Any]
+_Window = tuple[_Int | None, _Int | None] | Sequence[_Int | None]
+_Integers = _Int | Sequence[_Int] | Tensor
+_Numbers = Sequence[_Real] | Tensor
+_Table = Sequence[Sequence[_Int]] | Tensor
 _Layout = Literal["bhsd", "bshd"]
 _Precision = Literal["highest", "high", "medium"]
 
@@ -17,22 +30,22 @@ def attention(
     v: Tensor,
     *,
     attn_mask: Tensor | None = None,
-    causal: bool = False,
+    causal: _Bool = False,
     window_size: _Window | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
+    scale: _Real | None = None,
+    softcap: _Real = 0.0,
     alibi_slopes: _Numbers | None = None,
     sinks: _Numbers | None = None,
     q_offset: _Integers | None = None,
     kv_lengths: _Integers | None = None,
     kv_starts: _Integers | None = None,
-    block_table: Tensor | None = None,
-    k_scale: _Numbers | float | None = None,
-    v_scale: _Numbers | float | None = None,
+    block_table: _Table | None = None,
+    k_scale: _Numbers | _Real | None = None,
+    v_scale: _Numbers | _Real | None = None,
     layout: _Layout = "bhsd",
     precision: _Precision = "highest",
     return_lse: Literal[False] = False,
-    num_threads: int | None = None,
+    num_threads: _Int | None = None,
 ) -> Tensor: ...
 @overload
 def attention(
@@ -41,78 +54,125 @@ def attention(
     v: Tensor,
     *,
     attn_mask: Tensor | None = None,
-    causal: bool = False,
+    causal: _Bool = False,
     window_size: _Window | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
+    scale: _Real | None = None,
+    softcap: _Real = 0.0,
     alibi_slopes: _Numbers | None = None,
     sinks: _Numbers | None = None,
     q_offset: _Integers | None = None,
     kv_lengths: _Integers | None = None,
     kv_starts: _Integers | None = None,
-    block_table: Tensor | None = None,
-    k_scale: _Numbers | float | None = None,
-    v_scale: _Numbers | float | None = None,
+    block_table: _Table | None = None,
+    k_scale: _Numbers | _Real | None = None,
+    v_scale: _Numbers | _Real | None = None,
     layout: _Layout = "bhsd",
     precision: _Precision = "highest",
     return_lse: Literal[True],
-    num_threads: int | None = None,
+    num_threads: _Int | None = None,
 ) -> tuple[Tensor, Tensor]: ...
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    attn_mask: Tensor | None = None,
+    causal: _Bool = False,
+    window_size: _Window | None = None,
+    scale: _Real | None = None,
+    softcap: _Real = 0.0,
+    alibi_slopes: _Numbers | None = None,
+    sinks: _Numbers | None = None,
+    q_offset: _Integers | None = None,
+    kv_lengths: _Integers | None = None,
+    kv_starts: _Integers | None = None,
+    block_table: _Table | None = None,
+    k_scale: _Numbers | _Real | None = None,
+    v_scale: _Numbers | _Real | None = None,
+    layout: _Layout = "bhsd",
+    precision: _Precision = "highest",
+    return_lse: _Bool,
+    num_threads: _Int | None = None,
+) -> Tensor | tuple[Tensor, Tensor]: ...
 @overload
 def attention_varlen(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    cu_seqlens_q: Sequence[int] | Tensor,
-    cu_seqlens_k: Sequence[int] | Tensor | None = None,
+    cu_seqlens_q: Sequence[_Int] | Tensor,
+    cu_seqlens_k: Sequence[_Int] | Tensor | None = None,
     *,
-    causal: bool = False,
+    causal: _Bool = False,
     window_size: _Window | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
+    scale: _Real | None = None,
+    softcap: _Real = 0.0,
     alibi_slopes: _Numbers | None = None,
     sinks: _Numbers | None = None,
     q_offset: _Integers | None = None,
     kv_lengths: _Integers | None = None,
-    block_table: Tensor | None = None,
-    k_scale: _Numbers | float | None = None,
-    v_scale: _Numbers | float | None = None,
+    block_table: _Table | None = None,
+    k_scale: _Numbers | _Real | None = None,
+    v_scale: _Numbers | _Real | None = None,
     precision: _Precision = "highest",
     return_lse: Literal[False] = False,
-    num_threads: int | None = None,
+    num_threads: _Int | None = None,
 ) -> Tensor: ...
 @overload
 def attention_varlen(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    cu_seqlens_q: Sequence[int] | Tensor,
-    cu_seqlens_k: Sequence[int] | Tensor | None = None,
+    cu_seqlens_q: Sequence[_Int] | Tensor,
+    cu_seqlens_k: Sequence[_Int] | Tensor | None = None,
     *,
-    causal: bool = False,
+    causal: _Bool = False,
     window_size: _Window | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
+    scale: _Real | None = None,
+    softcap: _Real = 0.0,
     alibi_slopes: _Numbers | None = None,
     sinks: _Numbers | None = None,
     q_offset: _Integers | None = None,
     kv_lengths: _Integers | None = None,
-    block_table: Tensor | None = None,
-    k_scale: _Numbers | float | None = None,
-    v_scale: _Numbers | float | None = None,
+    block_table: _Table | None = None,
+    k_scale: _Numbers | _Real | None = None,
+    v_scale: _Numbers | _Real | None = None,
     precision: _Precision = "highest",
     return_lse: Literal[True],
-    num_threads: int | None = None,
+    num_threads: _Int | None = None,
 ) -> tuple[Tensor, Tensor]: ...
+@overload
+def attention_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Sequence[_Int] | Tensor,
+    cu_seqlens_k: Sequence[_Int] | Tensor | None = None,
+    *,
+    causal: _Bool = False,
+    window_size: _Window | None = None,
+    scale: _Real | None = None,
+    softcap: _Real = 0.0,
+    alibi_slopes: _Numbers | None = None,
+    sinks: _Numbers | None = None,
+    q_offset: _Integers | None = None,
+    kv_lengths: _Integers | None = None,
+    block_table: _Table | None = None,
+    k_scale: _Numbers | _Real | None = None,
+    v_scale: _Numbers | _Real | None = None,
+    precision: _Precision = "highest",
+    return_lse: _Bool,
+    num_threads: _Int | None = None,
+) -> Tensor | tuple[Tensor, Tensor]: ...
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+    dropout_p: _Real = 0.0,
+    is_causal: _Bool = False,
+    scale: _Real | None = None,
+    enable_gqa: _Bool = False,
 ) -> Tensor: ...
 def patch_sdpa() -> Patch: ...
 

@@ -4,6 +4,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
+__all__ = [
+    "attend",
+    "attention_mask",
+    "register",
+]
+
 def register(name: str = "fastattn") -> None: ...
 def attend(
     module: nn.Module | None,
