@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The command line: ``python -m fastattn {info,check,bench,demo,run}``."""
+"""The command line: ``python -m fastattn {info,check,bench,profile,demo,run}``."""
 
 import sys
 

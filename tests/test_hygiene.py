@@ -91,7 +91,7 @@ def exported(path):
 
 
 @pytest.mark.parametrize(
-    "stub", (ROOT / "fastattn").rglob("__init__.pyi"), ids=lambda p: p.parent.name
+    "stub", [*(ROOT / "fastattn").rglob("__init__.pyi")], ids=lambda p: p.parent.name
 )
 def test_stubs_export_what_modules_do(stub):
     assert exported(stub) == exported(stub.with_suffix(".py")) is not None
@@ -102,6 +102,19 @@ def test_stub_has_every_room():
     tree = ast.parse((ROOT / "fastattn" / "__init__.pyi").read_text())
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     assert {*fastattn._LAZY} <= {alias.asname for node in imports for alias in node.names}
+
+
+@pytest.mark.parametrize("module", [fastattn, fastattn.reference, fastattn.flash_attn])
+def test_docstrings_name_the_parameters(module):
+    missing = {}
+    for name, function in inspect.getmembers(module, inspect.isfunction):
+        parameters = inspect.signature(function).parameters
+        if name in module.__all__ and parameters:
+            _, _, rest = inspect.getdoc(function).partition("Parameters\n----------\n")
+            listed = rest.partition("\n---")[0]
+            if "every other argument" not in listed:
+                missing[name] = {p for p in parameters if not re.search(rf"\b{p}\b", listed)}
+    assert not any(missing.values()), missing
 
 
 PIECES = {p.name for p in (ROOT / "src_c" / "pieces").glob("*.inc")}

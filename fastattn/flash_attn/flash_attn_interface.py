@@ -63,7 +63,25 @@ def flash_attn_qkvpacked_func(
     qkv, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
     alibi_slopes=None, deterministic=False, return_attn_probs=False,
 ):  # fmt: skip
-    """`flash_attn_func` of queries, keys and values in one tensor (B, S, 3, H, D)."""
+    """`flash_attn_func` of queries, keys and values in one tensor (B, S, 3, H, D).
+
+    Parameters
+    ----------
+    qkv : Tensor or ndarray, (B, S, 3, H, D)
+    dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, \
+return_attn_probs
+        As in `flash_attn_func`.
+
+    Returns
+    -------
+    out, softmax_lse, S_dmask
+        As from `flash_attn_func`.
+
+    Raises
+    ------
+    NotImplementedError, TypeError, ValueError
+        As `flash_attn_func`.
+    """
     return flash_attn_func(
         *_unpacked("qkv", qkv, 3), dropout_p, softmax_scale, causal, window_size, softcap,
         alibi_slopes, deterministic, return_attn_probs,
@@ -74,7 +92,26 @@ def flash_attn_kvpacked_func(
     q, kv, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
     alibi_slopes=None, deterministic=False, return_attn_probs=False,
 ):  # fmt: skip
-    """`flash_attn_func` of keys and values in one tensor (B, Sk, 2, Hkv, D)."""
+    """`flash_attn_func` of keys and values in one tensor (B, Sk, 2, Hkv, D).
+
+    Parameters
+    ----------
+    q : Tensor or ndarray, (B, Sq, Hq, D)
+    kv : Tensor or ndarray, (B, Sk, 2, Hkv, D)
+    dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, \
+return_attn_probs
+        As in `flash_attn_func`.
+
+    Returns
+    -------
+    out, softmax_lse, S_dmask
+        As from `flash_attn_func`.
+
+    Raises
+    ------
+    NotImplementedError, TypeError, ValueError
+        As `flash_attn_func`.
+    """
     return flash_attn_func(
         q, *_unpacked("kv", kv, 2), dropout_p, softmax_scale, causal, window_size, softcap,
         alibi_slopes, deterministic, return_attn_probs,
@@ -129,7 +166,29 @@ def flash_attn_varlen_qkvpacked_func(
     window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
     return_attn_probs=False,
 ):  # fmt: skip
-    """`flash_attn_varlen_func` of queries, keys and values in one tensor (tokens, 3, H, D)."""
+    """`flash_attn_varlen_func` of queries, keys and values in one tensor (tokens, 3, H, D).
+
+    Parameters
+    ----------
+    qkv : Tensor or ndarray, (tokens, 3, H, D)
+    cu_seqlens : Tensor or ndarray, (B + 1,)
+        Where each sequence begins, and the end.
+    max_seqlen : int
+        Ignored.
+    dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, \
+return_attn_probs
+        As in `flash_attn_func`.
+
+    Returns
+    -------
+    out, softmax_lse, S_dmask
+        As from `flash_attn_varlen_func`.
+
+    Raises
+    ------
+    NotImplementedError, TypeError, ValueError
+        As `flash_attn_func`.
+    """
     return flash_attn_varlen_func(
         *_unpacked("qkv", qkv, 3), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout_p,
         softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
@@ -141,7 +200,30 @@ def flash_attn_varlen_kvpacked_func(
     softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
     deterministic=False, return_attn_probs=False,
 ):  # fmt: skip
-    """`flash_attn_varlen_func` of keys and values in one tensor (tokens, 2, Hkv, D)."""
+    """`flash_attn_varlen_func` of keys and values in one tensor (tokens, 2, Hkv, D).
+
+    Parameters
+    ----------
+    q : Tensor or ndarray, (tokens, Hq, D)
+    kv : Tensor or ndarray, (tokens, 2, Hkv, D)
+    cu_seqlens_q, cu_seqlens_k : Tensor or ndarray, (B + 1,)
+        Where each sequence begins, and the end.
+    max_seqlen_q, max_seqlen_k : int
+        Ignored.
+    dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, \
+return_attn_probs
+        As in `flash_attn_func`.
+
+    Returns
+    -------
+    out, softmax_lse, S_dmask
+        As from `flash_attn_varlen_func`.
+
+    Raises
+    ------
+    NotImplementedError, TypeError, ValueError
+        As `flash_attn_func`.
+    """
     return flash_attn_varlen_func(
         q, *_unpacked("kv", kv, 2), cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
         dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,

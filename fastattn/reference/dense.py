@@ -56,6 +56,8 @@ def attention(
         True value = stored value * scale: one number, (Hkv,), (B, Hkv) or (B, Hkv, Sk); with
         `block_table` one number, (Hkv,) or (pages, Hkv, page). The same in both layouts.
     layout : {"bhsd", "bshd"}
+    precision, num_threads
+        Ignored.
     out : ndarray, optional
         Receives the result, converted to its dtype.
     return_lse : bool
@@ -124,7 +126,15 @@ def attention_weights(
 ):  # fmt: skip
     """Weight table of `attention`, (..., Hq, Sq, Sk) in both layouts.
 
-    Rows sum to 1; to less with a sink, to 0 where no key is allowed. Parameters as `attention`.
+    Parameters
+    ----------
+    q, k
+        As in `attention`, and so is every other argument.
+
+    Returns
+    -------
+    ndarray
+        Rows sum to 1; to less with a sink, to 0 where no key is allowed.
     """
     _, weights = attention(
         q, k, k, attn_mask=attn_mask, causal=causal, window_size=window_size, scale=scale,

@@ -11,9 +11,31 @@ def scaled_dot_product_attention(
 ):
     """`attention` with the names and the meaning of torch.nn.functional.
 
-    `is_causal` is aligned at the top left (query i attends to keys j <= i, however many keys there
-    are) and excludes `attn_mask`. All axes before the last two broadcast; grouped heads need
-    `enable_gqa`. There is no dropout.
+    Parameters
+    ----------
+    query, key, value : ndarray, (..., H, S, D)
+        All axes before the last two broadcast.
+    attn_mask : ndarray, optional
+        bool (True = attend) or float. Not together with `is_causal`.
+    dropout_p : float
+        Must be 0.
+    is_causal : bool
+        Query i attends to keys j <= i, however many keys there are: aligned at the top left.
+    scale : float, optional
+        1 / sqrt(D) if None.
+    enable_gqa : bool
+        Allow heads of key, and of value, that divide those of query.
+
+    Returns
+    -------
+    ndarray, (..., H, S, Dv)
+
+    Raises
+    ------
+    NotImplementedError
+        Dropout.
+    ValueError
+        A mask together with `is_causal`, or other numbers of heads without `enable_gqa`.
     """
     if dropout_p != 0.0:
         raise NotImplementedError(f"dropout_p: expected 0.0, got {dropout_p}")

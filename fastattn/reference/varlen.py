@@ -27,7 +27,8 @@ def attention_varlen(
     q_offset, kv_lengths, kv_starts : int or array of int (B,), optional
         Counted from the first key of each sequence.
     k_scale, v_scale : number, (Hkv,), (Hkv, total_k) or (pages, Hkv, page), optional
-    causal, window_size, scale, softcap, alibi_slopes, sinks, block_table, out, return_lse, dtype
+    causal, window_size, scale, softcap, alibi_slopes, sinks, block_table, out, return_lse, dtype, \
+precision, num_threads
         As in `attention`.
 
     Returns
