@@ -7,11 +7,10 @@
  * of keys are tasks of their own (sequence.h, plan.h). Heads whose keys are neighbours in memory
  * take turns block by block.
  */
-#include <fenv.h>
-
 #include "plan.h"
 #include "worker.h"
 
+#include "environment.h"
 #include "parallel.h"
 #include "profile.h"
 
@@ -82,15 +81,13 @@ static fa_status attend(const fa_args *args, int weights)
     return FA_OK;
 }
 
-/* Floating point as C begins, as helpers have it: a caller who rounds up, or takes denormal numbers
- * for 0, would otherwise get results that depend on who computed them. */
+/* In the environment that helpers have: a caller who rounds up, or takes denormal numbers for 0,
+ * would otherwise get results that depend on who computed them. */
 static fa_status run(const fa_args *args, int weights)
 {
-    fenv_t of_caller;
-    fegetenv(&of_caller);
-    fesetenv(FE_DFL_ENV);
+    const fa_environment of_caller = fa_enter_default();
     const fa_status status = attend(args, weights);
-    fesetenv(&of_caller);
+    fa_leave_default(of_caller);
     return status;
 }
 

@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 
+#include "environment.h"
 #include "fastattn.h"
 
 static void run_alone(int64_t tasks, fa_task *run, void *context)
@@ -15,7 +16,6 @@ static void run_alone(int64_t tasks, fa_task *run, void *context)
 }
 
 #if defined(FA_HAVE_THREADS)
-#include <fenv.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -171,7 +171,7 @@ static void *helper(void *index)
 {
     unsigned seen = 0;
     note_helper((intptr_t)index);
-    fesetenv(FE_DFL_ENV); /* not what its creator had: see attention.c */
+    fa_enter_default(); /* not what its creator had: see attention.c */
     for (;;) {
         wait_for_job(seen);
         seen = atomic_load(&opened);

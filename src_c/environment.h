@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT
+ * Floating point as C begins: round to nearest, denormal numbers are numbers, nothing traps.
+ * Callers may have it otherwise, and threads keep what they were made with.
+ */
+#ifndef FA_ENVIRONMENT_H
+#define FA_ENVIRONMENT_H
+
+#if defined(__x86_64__) || defined(_M_X64)
+#include <xmmintrin.h>
+
+/* Of a short call <fenv.h> would take a tenth: it has the registers of the x87, too. */
+typedef unsigned fa_environment;
+
+enum { FA_DEFAULT_CONTROL = 0x1f80, FA_EXCEPTION_FLAGS = 0x3f };
+
+static inline fa_environment fa_enter_default(void)
+{
+    const unsigned before = _mm_getcsr();
+    if ((before & ~(unsigned)FA_EXCEPTION_FLAGS) != FA_DEFAULT_CONTROL)
+        _mm_setcsr(FA_DEFAULT_CONTROL);
+    return before;
+}
+
+static inline void fa_leave_default(fa_environment before)
+{
+    if ((before & ~(unsigned)FA_EXCEPTION_FLAGS) != FA_DEFAULT_CONTROL) _mm_setcsr(before);
+}
+#else
+#include <fenv.h>
+
+typedef fenv_t fa_environment;
+
+static inline fa_environment fa_enter_default(void)
+{
+    fenv_t before;
+    fegetenv(&before);
+    fesetenv(FE_DFL_ENV);
+    return before;
+}
+
+static inline void fa_leave_default(fa_environment before) { fesetenv(&before); }
+#endif
+
+#endif
