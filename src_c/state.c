@@ -4,6 +4,7 @@
  */
 #include "worker.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "numbers.h"
@@ -61,7 +62,7 @@ static void set_sinks(fa_worker *worker, const fa_worker_tile *tile)
     for (int r = 0; r < width; ++r) {
         const int row = r < tile->rows.rows ? r : tile->rows.rows - 1;
         const double sink = plan->args->sinks[fa_head_of(worker, tile, tile->rows.row_begin + row)];
-        fa_put(worker->sinks, r, fa_held(sink, size) * FA_LOG2E, size);
+        fa_put(worker->sinks, r, isinf(sink) ? sink : fa_held(sink, size) * FA_LOG2E, size);
     }
 }
 

@@ -103,11 +103,9 @@ def test_table_is_a_copy():
     )
 
 
-def test_pages_without_blocks_or_keys():
+def test_tables_without_blocks_or_sequences():
     p = _check.problem(**{**PAGED, "block_table": TABLE[:, :0]}, attn_mask=zeros(16, 0))
     assert p.block_table.shape == (2, 0) and p.kv_end.tolist() == [0, 0]
-    p = _check.problem(Q, PAGES[:, :, :0], PAGES_V[:, :, :0], block_table=TABLE)
-    assert p.kv_end.tolist() == [0, 0]
     p = _check.problem(Q[:0], PAGES, PAGES_V, block_table=TABLE[:0])
     assert p.block_table.shape == (0, 3) and p.result.shape == (0, *OUT_SHAPE[1:])
 
