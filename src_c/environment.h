@@ -5,9 +5,7 @@
 #ifndef FA_ENVIRONMENT_H
 #define FA_ENVIRONMENT_H
 
-#if defined(__x86_64__) || defined(_M_X64)
-#include <xmmintrin.h>
-
+#if defined(__x86_64__)
 /* Of a short call <fenv.h> would take a tenth: it has the registers of the x87, too. */
 typedef unsigned fa_environment;
 
@@ -15,15 +13,16 @@ enum { FA_DEFAULT_CONTROL = 0x1f80, FA_EXCEPTION_FLAGS = 0x3f };
 
 static inline fa_environment fa_enter_default(void)
 {
-    const unsigned before = _mm_getcsr();
+    const unsigned before = __builtin_ia32_stmxcsr();
     if ((before & ~(unsigned)FA_EXCEPTION_FLAGS) != FA_DEFAULT_CONTROL)
-        _mm_setcsr(FA_DEFAULT_CONTROL);
+        __builtin_ia32_ldmxcsr(FA_DEFAULT_CONTROL);
     return before;
 }
 
 static inline void fa_leave_default(fa_environment before)
 {
-    if ((before & ~(unsigned)FA_EXCEPTION_FLAGS) != FA_DEFAULT_CONTROL) _mm_setcsr(before);
+    if ((before & ~(unsigned)FA_EXCEPTION_FLAGS) != FA_DEFAULT_CONTROL)
+        __builtin_ia32_ldmxcsr(before);
 }
 #else
 #include <fenv.h>
