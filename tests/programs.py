@@ -26,6 +26,6 @@ def python(*arguments, **environment):
     )
 
 
-def run(code, **environment):
+def run(code, *arguments, **environment):
     """Run a program given as text, indented or not."""
-    return python("-c", textwrap.dedent(code), **environment)
+    return python("-c", textwrap.dedent(code), *arguments, **environment)

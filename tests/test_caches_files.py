@@ -3,12 +3,14 @@
 
 import copy
 import io
+import os
 import pickle
 import sys
 import zipfile
 
 import cases
 import numpy as np
+import programs
 import pytest
 from cache_cases import LAYOUTS
 
@@ -164,6 +166,61 @@ def test_copies_of_several_keep_what_they_share(how, rng):
     assert caches[0] is caches[1] and caches[0] is not cache
     caches[0].free(caches[0].ids[0])
     assert len(cache.ids) == len(caches[1].ids) + 1
+
+
+# ---- files that are there already ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["r", "c"])
+def test_save_onto_the_file_it_is_mapped_from(mode, tmp_path):
+    """In a process of its own: what reads a mapped file that was cut off dies of SIGBUS."""
+    done = programs.run(
+        """
+        import sys
+        import numpy as np
+        import fastattn
+        path, mode = sys.argv[1:]
+        cache = fastattn.KVCache(1, 2, 8, capacity=512)
+        tokens = np.ones((1, 2, 100, 8), np.float32)
+        cache.append(tokens, tokens)
+        cache.save(path)
+        mapped = fastattn.KVCache.load(path, mmap_mode=mode)
+        if mode == "c":
+            mapped.append(2 * tokens, tokens)
+        mapped.save(path)
+        print(fastattn.KVCache.load(path).k.sum(), mapped.k.sum())
+        """,
+        tmp_path / "cache.npz",
+        mode,
+    )
+    total = 1600.0 if mode == "r" else 4800.0
+    assert (done.returncode, done.stdout) == (0, f"{total} {total}\n"), done.stderr
+    assert os.listdir(tmp_path) == ["cache.npz"]
+
+
+def test_save_that_fails_leaves_the_old_file(rng, tmp_path, monkeypatch):
+    cache = filled(rng, "dense")
+    cache.save(tmp_path / "cache")
+    before = (tmp_path / "cache").read_bytes()
+    state = cache.state() | {"lengths": np.array([None])}  # refused behind k and v: a pickle
+    monkeypatch.setattr(cache, "state", lambda: state)
+    with pytest.raises(ValueError, match="allow_pickle"):
+        cache.save(tmp_path / "cache")
+    assert (tmp_path / "cache").read_bytes() == before
+    assert os.listdir(tmp_path) == ["cache"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links and permissions of POSIX")
+def test_save_keeps_links_and_permissions(rng, tmp_path):
+    cache, path = filled(rng, "dense"), tmp_path / "cache"
+    path.touch()
+    path.chmod(0o640)
+    (tmp_path / "link").symlink_to(path)
+    cache.save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and path.stat().st_mode & 0o777 == 0o640
+    same(fastattn.KVCache.load(path), cache)
+    cache.save(os.devnull)
+    assert not os.path.isfile(os.devnull)
 
 
 # ---- memory maps ---------------------------------------------------------------------------------

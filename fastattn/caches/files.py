@@ -5,7 +5,10 @@ Types of ml_dtypes are stored as unsigned integers of the same width, which ever
 files knows; the name of the type is an array beside them.
 """
 
+import contextlib
 import os
+import secrets
+import shutil
 import struct
 import zipfile
 from pathlib import Path
@@ -25,11 +28,12 @@ def save_aligned(file, arrays):
     Parameters
     ----------
     file : path or binary file object
-        Named as it is; no ".npz" is added.
+        Named as it is; no ".npz" is added. A file of this name is replaced once the new one is
+        complete: the arrays may be mapped from it.
     arrays : dict of str to ndarray
     """
     if isinstance(file, str | os.PathLike):
-        with open(file, "wb") as opened:
+        with _replacing(Path(file)) as opened:
             save_aligned(opened, arrays)
         return
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
@@ -40,6 +44,26 @@ def save_aligned(file, arrays):
             member.extra = struct.pack("<HH", PADDING_FIELD, padding) + bytes(padding)
             with archive.open(member, "w", force_zip64=True) as target:
                 np.lib.format.write_array(target, np.asanyarray(array), allow_pickle=False)
+
+
+@contextlib.contextmanager
+def _replacing(path):
+    """Open a file to be written that takes the place of `path` where the block ends well."""
+    path = path.resolve()  # what a link points to is replaced, not the link
+    if path.exists() and not path.is_file():  # a device, say, which is nothing to put a file upon
+        with open(path, "wb") as file:
+            yield file
+        return
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(beside, "xb") as file:
+            yield file
+        if path.exists():
+            shutil.copymode(path, beside)
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def load(file, mmap_mode=None):
