@@ -88,6 +88,20 @@ def test_narrow_types(dtype, given, layout, rng):
         np.testing.assert_array_equal(got[:, :, :6], want)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["float32", "int8", "float8_e4m3fn"])
+def test_padding_may_be_anything(dtype, layout, rng):
+    """NaN and infinity behind the tokens that count."""
+    cache, expected = (make(dtype=dtype, layout=layout) for _ in range(2))
+    k, v = tokens(rng, BATCH, 3, layout)
+    expected.append(k, v, lengths=[3, 2, 0])
+    logical(k, layout)[1, :, 2] = np.nan
+    logical(v, layout)[2] = np.inf
+    cache.append(k, v, lengths=[3, 2, 0])
+    for name, array in expected.state().items():
+        np.testing.assert_array_equal(cache.state()[name], array)
+
+
 def test_names_of_types():
     assert make(dtype="float16").dtype == np.float16
     assert make(dtype="bfloat16").dtype == cases.dtype_of("bfloat16")
@@ -230,6 +244,10 @@ def test_errors_of_narrow_caches():
         cache.append(K.astype(np.int8), V.astype(np.int8))
     with pytest.raises(ValueError, match="v: expected finite values, got NaN or infinity"):
         cache.append(K, V * np.nan)
+    k = K.copy()
+    k[1, 0, 2, 0] = np.nan
+    with pytest.raises(ValueError, match="k: expected finite values, got NaN or infinity"):
+        cache.append(k, V, lengths=[2, 3, 2])
     assert not cache.k.any() and not cache.k_scale.any() and not cache.lengths.any()
 
 

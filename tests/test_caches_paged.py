@@ -89,6 +89,22 @@ def test_types(dtype, rng):
             np.testing.assert_array_equal(got[table[j // 4], :, j % 4], want[0, :, j])
 
 
+def test_padding_may_be_nan_in_narrow_pages(rng):
+    """Where a token that counts is, nothing is written and no page taken."""
+    cache, expected = make(dtype="int8"), make(dtype="int8")
+    ids = [cache.new(), cache.new()]
+    assert [expected.new(), expected.new()] == ids
+    k, v = tokens(rng, 2, 3)
+    expected.append(ids, k, v, lengths=[3, 2])
+    k[1, :, 2] = np.nan
+    with pytest.raises(ValueError, match="k: expected finite values, got NaN or infinity"):
+        cache.append(ids, k, v, lengths=[2, 3])
+    assert cache.free_pages == 12
+    cache.append(ids, k, v, lengths=[3, 2])
+    for name, array in expected.state().items():
+        np.testing.assert_array_equal(cache.state()[name], array)
+
+
 def test_sizes():
     cache = make()
     assert cache.k.shape == (12, 2, 4, 8) and cache.v.shape == (12, 2, 4, 5)

@@ -120,7 +120,7 @@ class Cache(abc.ABC):
         return sum(array.nbytes for array in self._arrays.values())
 
     def _sources(self, k, v, packed=False):
-        """Check tensors that are to be appended; return them as what is to be stored.
+        """Check tensors that are to be appended, all but their numbers.
 
         Parameters
         ----------
@@ -130,7 +130,7 @@ class Cache(abc.ABC):
         Returns
         -------
         list of ndarray
-            In logical order, like `self._targets`; without rows if packed.
+            k and v in logical order, for `_stored`; without rows if packed.
         """
         if not self.k.flags.writeable:
             raise ValueError("k: expected a cache that can be written, got one mapped read-only")
@@ -153,14 +153,27 @@ class Cache(abc.ABC):
                 raise ValueError(
                     f"{name}: expected shape ({axes}, {depth}), got shape {tensor.shape}"
                 )
-            given.append(view if self.k_scale is not None else view.astype(self.dtype, copy=False))
+            given.append(view)
         if given[0].shape[:-1] != given[1].shape[:-1]:
             raise ValueError(f"v: expected tokens like k of shape {k.shape}, got shape {v.shape}")
+        return given
+
+    def _stored(self, sources, counts=None):
+        """Return sources as what `self._targets` are to hold; raises for NaN in narrow types.
+
+        Of row b the first counts[b] tokens are looked at, or all.
+        """
         if self.k_scale is None:
-            return given
+            return [source.astype(self.dtype, copy=False) for source in sources]
+        if counts is not None:  # the others may be anything
+            padding = np.arange(sources[0].shape[2]) >= np.asarray(counts)[:, None]
+            sources = [
+                np.where(padding[:, None, :, None], source.dtype.type(0), source)
+                for source in sources
+            ]
         pairs = [
-            quantized(name, tensor, self.dtype, "token", False)
-            for name, tensor in zip("kv", given, strict=True)
+            quantized(name, source, self.dtype, "token", False)
+            for name, source in zip("kv", sources, strict=True)
         ]
         return [stored for stored, _ in pairs] + [scale for _, scale in pairs]
 

@@ -107,7 +107,8 @@ class KVCache(Cache):
                 f"k: expected at most {self.capacity - self._lengths[b]} tokens more for sequence "
                 f"{b}, which has {self._lengths[b]} of {self.capacity}, got {counts[b]}"
             )
-        for target, source in zip(self._targets, sources, strict=True):
+        stored = self._stored(sources, None if lengths is None else counts)
+        for target, source in zip(self._targets, stored, strict=True):
             _write(target, source, self._lengths, counts)
         self._lengths += counts
 

@@ -204,7 +204,8 @@ class PagedKVCache(Cache):
         counts = [tokens] * batch
         if lengths is not None:
             counts = options.per_batch("lengths", lengths, (batch,), 0, tokens).tolist()
-        self._write(sequences, sources, counts, [(b, 0) for b in range(batch)])
+        stored = self._stored(sources, None if lengths is None else counts)
+        self._write(sequences, stored, counts, [(b, 0) for b in range(batch)])
 
     def append_varlen(self, ids: Indices, k: Array, v: Array, cu_seqlens: Indices) -> None:
         """Write packed tokens behind those of several sequences.
@@ -228,7 +229,8 @@ class PagedKVCache(Cache):
             )
         check_end("cu_seqlens", cuts, sources[0].shape[2], "the tokens of k")
         counts = np.diff(cuts).tolist()
-        self._write(sequences, sources, counts, [(0, begin) for begin in cuts[:-1].tolist()])
+        stored = self._stored(sources)
+        self._write(sequences, stored, counts, [(0, begin) for begin in cuts[:-1].tolist()])
 
     def attend(self, ids: Indices, q: Array, **given: Any) -> Result:
         """`fastattn.attention` of queries over what is cached for several sequences.
