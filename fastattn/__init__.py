@@ -49,6 +49,8 @@ _LAZY = (
     "reference", "torch", "transformers",
 )  # fmt: skip
 
+_OPTIONAL = ("jax", "jaxlib", "torch", "transformers")  # libraries that some of them need
+
 
 def __getattr__(name):
     """Parts that not every program needs, imported when first used."""
@@ -59,7 +61,15 @@ def __getattr__(name):
     if name in ("KVCache", "PagedKVCache"):
         return getattr(importlib.import_module("fastattn.caches"), name)
     if name in _LAZY:
-        return importlib.import_module(f"fastattn.{name}")
+        try:
+            return importlib.import_module(f"fastattn.{name}")
+        except ModuleNotFoundError as error:
+            if error.name not in _OPTIONAL:
+                raise
+            # What hasattr, help and inspect understand.
+            raise AttributeError(
+                f"module 'fastattn' has no attribute {name!r} here: {error.name} is not installed"
+            ) from error
     raise AttributeError(f"module 'fastattn' has no attribute {name!r}")
 
 

@@ -61,6 +61,44 @@ def test_adapters_are_attributes():
     assert done.returncode == 0, done.stderr
 
 
+def test_parts_of_missing_libraries_are_no_attributes():
+    done = run("""
+        import inspect, sys
+        import fastattn
+        sys.modules |= dict.fromkeys(["jax", "torch", "transformers"])  # as if not installed
+        assert "plot" in dict(inspect.getmembers(fastattn))
+        assert not any(hasattr(fastattn, name) for name in ("jax", "torch", "transformers"))
+        try:
+            fastattn.jax
+        except AttributeError as error:
+            expected = "module 'fastattn' has no attribute 'jax' here: jax is not installed"
+            assert str(error) == expected, error
+            assert type(error.__cause__) is ModuleNotFoundError
+        try:
+            import fastattn.jax
+        except ModuleNotFoundError as error:
+            assert error.name == "jax"
+        else:
+            raise AssertionError("imported")
+    """)
+    assert done.returncode == 0, done.stderr
+
+
+def test_parts_that_are_broken_say_so():
+    done = run("""
+        import sys
+        import fastattn
+        sys.modules["fastattn.caches.files"] = None
+        try:
+            hasattr(fastattn, "caches")
+        except ModuleNotFoundError as error:
+            assert error.name == "fastattn.caches.files"
+        else:
+            raise AssertionError("no error")
+    """)
+    assert done.returncode == 0, done.stderr
+
+
 # ---- the view ------------------------------------------------------------------------------------
 
 
