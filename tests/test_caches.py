@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """KVCache: what is appended is what is attended to, and nothing is written on an error."""
 
+import re
+
 import cases
 import numpy as np
 import pytest
@@ -234,6 +236,14 @@ def test_append_errors(changes, exception, message, rng):
     assert str(caught.value).startswith(message)
     for got, want in zip((cache.k, cache.v, cache.lengths), before, strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("shape", [(), (8,), (2, 8)], ids=len)
+def test_too_few_axes(shape):
+    k = np.ones(shape, np.float32)
+    message = re.escape(f"k: expected shape (sequences, tokens, 2, 8), got shape {shape}")
+    with pytest.raises(ValueError, match=message):
+        make(layout="bshd").append(k, k)
 
 
 def test_errors_of_narrow_caches():

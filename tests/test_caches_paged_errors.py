@@ -27,6 +27,7 @@ APPEND_ERRORS = {
 }  # fmt: skip
 VARLEN_ERRORS = {
     "rank": ({"k": K}, ValueError, "k: expected shape (tokens, 2, 8), got shape (2, 2, 3, 8)"),
+    "axis": ({"k": K[0, 0, 0]}, ValueError, "k: expected shape (tokens, 2, 8), got shape (8,)"),
     "cuts": ({"cu_seqlens": [0, 6]}, ValueError,
              "cu_seqlens: expected shape (3,) for these ids, got shape (2,)"),
     "fall": ({"cu_seqlens": [0, 7, 6]}, ValueError, "cu_seqlens: expected values that do not fall"),

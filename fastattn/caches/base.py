@@ -146,7 +146,7 @@ class Cache(abc.ABC):
                     f"{name}: expected dtype {dtypes.listed(accepted)} for a cache of "
                     f"{self.dtype.name}, got {dtypes.dtype_name(tensor.dtype)}"
                 )
-            view = tensors.logical(tensor, bshd)
+            view = tensors.logical(tensor, bshd) if tensor.ndim == rank else tensor
             if tensor.ndim != rank or view.shape[-3] != heads or view.shape[-1] != depth:
                 axes = f"tokens, {heads}" if bshd else f"{heads}, tokens"
                 axes = axes if packed else f"sequences, {axes}"
