@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of both caches share: their sizes, tokens, and options of attention."""
+"""What the tests of both caches share: sizes, tokens, options of attention, filled caches."""
 
 import numpy as np
 from cases import normal
+
+import fastattn
 
 LAYOUTS = ["bhsd", "bshd"]
 HEADS, DEPTH, VALUE_DEPTH = 2, 8, 5
@@ -28,3 +30,27 @@ def tokens(rng, batch, count, layout="bhsd", dtype=np.float32):
     """Keys and values of so many tokens for each sequence."""
     k, v = (normal(rng, batch, HEADS, count, depth, dtype=dtype) for depth in (DEPTH, VALUE_DEPTH))
     return [logical(each, layout).copy() for each in (k, v)]
+
+
+def given(rng, cache, batch, count):
+    shape = (batch, count, 2) if cache.layout == "bshd" else (batch, 2, count)
+    dtype = np.float64 if cache.dtype == np.float64 else np.float32
+    return [rng.standard_normal((*shape, depth)).astype(dtype) for depth in (8, 5)]
+
+
+def filled(rng, kind, path=None, **options):
+    """A cache with tokens of three sequences; the paged one with shared and evicted pages."""
+    make = fastattn.KVCache if kind == "dense" else fastattn.PagedKVCache
+    make = make if path is None else make.memmap
+    first = () if path is None else (path,)
+    if kind == "dense":
+        cache = make(*first, 3, 2, 8, 5, capacity=11, **options)
+        cache.append(*given(rng, cache, 3, 6), lengths=[6, 0, 3])
+        return cache
+    cache = make(*first, 9, 4, 2, 8, 5, **options)
+    ids = [cache.new() for _ in range(3)]
+    cache.append(ids, *given(rng, cache, 3, 9), lengths=[9, 0, 3])
+    cache.fork(ids[0])
+    cache.evict(ids[0], 2)
+    cache.free(ids[1])
+    return cache

@@ -6,43 +6,17 @@ import io
 import os
 import pickle
 import sys
-import zipfile
 
 import cases
 import numpy as np
 import programs
 import pytest
-from cache_cases import LAYOUTS
+from cache_cases import LAYOUTS, filled, given
 
 import fastattn
-from fastattn.caches import files
 
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int8", "float8_e4m3fn"]
 KINDS = ["dense", "paged"]
-
-
-def given(rng, cache, batch, count):
-    shape = (batch, count, 2) if cache.layout == "bshd" else (batch, 2, count)
-    dtype = np.float64 if cache.dtype == np.float64 else np.float32
-    return [rng.standard_normal((*shape, depth)).astype(dtype) for depth in (8, 5)]
-
-
-def filled(rng, kind, path=None, **options):
-    """A cache with tokens of three sequences; the paged one with shared and evicted pages."""
-    make = fastattn.KVCache if kind == "dense" else fastattn.PagedKVCache
-    make = make if path is None else make.memmap
-    first = () if path is None else (path,)
-    if kind == "dense":
-        cache = make(*first, 3, 2, 8, 5, capacity=11, **options)
-        cache.append(*given(rng, cache, 3, 6), lengths=[6, 0, 3])
-        return cache
-    cache = make(*first, 9, 4, 2, 8, 5, **options)
-    ids = [cache.new() for _ in range(3)]
-    cache.append(ids, *given(rng, cache, 3, 9), lengths=[9, 0, 3])
-    cache.fork(ids[0])
-    cache.evict(ids[0], 2)
-    cache.free(ids[1])
-    return cache
 
 
 def same(found, expected):
@@ -295,103 +269,3 @@ def test_large_map_takes_no_memory(tmp_path):
     used = sum(file.stat().st_blocks for file in (tmp_path / "big").iterdir()) * 512
     assert used < 2**20
     np.testing.assert_array_equal(cache.attend(k[:, :, :1]), k[:, :, :1])
-
-
-# ---- errors --------------------------------------------------------------------------------------
-
-
-def test_wrong_kind(rng, tmp_path):
-    filled(rng, "dense").save(tmp_path / "cache")
-    with pytest.raises(
-        ValueError, match="arrays: expected the state of a PagedKVCache, got KVCache"
-    ):
-        fastattn.PagedKVCache.load(tmp_path / "cache")
-    np.savez(tmp_path / "other.npz", k=np.ones(3))
-    with pytest.raises(ValueError, match="expected the state of a KVCache, got something else"):
-        fastattn.KVCache.load(tmp_path / "other.npz")
-
-
-def test_wrong_modes(rng, tmp_path):
-    cache = filled(rng, "dense")
-    cache.save(tmp_path / "cache")
-    with pytest.raises(ValueError, match="mmap_mode: expected None, 'r', 'c' or 'r\\+', got 'w'"):
-        fastattn.KVCache.load(tmp_path / "cache", "w")
-    with pytest.raises(ValueError, match="mmap_mode: expected 'r' or 'c' for a single file"):
-        fastattn.KVCache.load(tmp_path / "cache", "r+")
-    np.savez_compressed(tmp_path / "small.npz", **cache.state())
-    with pytest.raises(ValueError, match="mmap_mode: expected None for a compressed file, got 'r'"):
-        fastattn.KVCache.load(tmp_path / "small.npz", "r")
-
-
-def test_data_at_odd_places(tmp_path):
-    with zipfile.ZipFile(tmp_path / "odd.npz", "w") as archive, archive.open("k.npy", "w") as file:
-        np.lib.format.write_array(file, np.ones(3))
-    with open(tmp_path / "odd.npz", "rb") as file:
-        assert file.read().index(np.ones(1).tobytes()) % 8
-    with pytest.raises(ValueError, match=r"mmap_mode: expected None for a file of numpy\.savez"):
-        files.load(tmp_path / "odd.npz", "r")
-
-
-@pytest.mark.parametrize("changes", [{"tables": np.array([0, 1, 99, 3, 0, 1])}, {"evicted": []}])
-def test_state_that_does_not_fit(changes, rng):
-    state = filled(rng, "paged").state()
-    name, array = next(iter(changes.items()))
-    state[name] = np.resize(np.array(array, np.int64), state[name].size if len(array) else 0)
-    with pytest.raises(ValueError, match="arrays: expected tables of pages that are there"):
-        fastattn.PagedKVCache.from_state(state)
-
-
-WRONG_STATES = {
-    "layout": ("dense", {"layout": np.array("foo")}, ValueError,
-               "layout: expected one of 'bhsd', 'bshd', got 'foo'"),
-    "no v": ("dense", {"v": None}, ValueError, "arrays: expected 'v' among them, got "),
-    "no scales": ("int8", {"v_scale": None}, ValueError, "arrays: expected 'v_scale' among them"),
-    "no lengths": ("dense", {"lengths": None}, ValueError, "arrays: expected 'lengths' among them"),
-    "no tables": ("paged", {"tables": None}, ValueError, "arrays: expected 'tables' among them"),
-    "wider dtype": ("dense", {"dtype": np.array("float64")}, TypeError,
-                    "k: expected dtype float64 for a cache of float64, got float32"),
-    "dtype of v": ("dense", {"v": np.zeros((3, 2, 11, 5), np.int32)}, TypeError,
-                   "v: expected dtype float32 for a cache of float32, got int32"),
-    "dtype of scales": ("int8", {"k_scale": np.ones((3, 2, 11))}, TypeError,
-                        "k_scale: expected dtype float32 for a cache of int8, got float64"),
-    "axes": ("dense", {"k": np.zeros((3, 2, 11), np.float32)}, ValueError,
-             "k: expected 4 axes, none of them empty, got shape (3, 2, 11)"),
-    "tokens of v": ("dense", {"v": np.zeros((3, 2, 12, 5), np.float32)}, ValueError,
-                    "v: expected shape (3, 2, 11, Dv) like k, got shape (3, 2, 12, 5)"),
-    "scales": ("int8", {"v_scale": np.ones((3, 11, 2), np.float32)}, ValueError,
-               "v_scale: expected shape (3, 2, 11), got shape (3, 11, 2)"),
-    "ids": ("paged", {"ids": np.array([2, 2, 3])}, ValueError,
-            "arrays: expected ids from 0 to 3, each once, got [2, 2, 3]"),
-    "next_id": ("paged", {"next_id": np.array(3)}, ValueError,
-                "arrays: expected ids from 0 to 2, each once, got [0, 2, 3]"),
-    "evicted": ("paged", {"evicted": np.array([1, 0, -1])}, ValueError,
-                "arrays: expected tables of pages that are there"),
-    "lengths": ("paged", {"lengths": np.array([9, -1, 9])}, ValueError,
-                "arrays: expected tables of pages that are there"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind, changes, exception, message", WRONG_STATES.values(),
-                         ids=WRONG_STATES)  # fmt: skip
-def test_wrong_states(kind, changes, exception, message, rng):
-    cache = filled(rng, "dense", dtype=np.int8) if kind == "int8" else filled(rng, kind)
-    state = cache.state() | changes
-    with pytest.raises(exception) as caught:
-        type(cache).from_state({name: each for name, each in state.items() if each is not None})
-    assert str(caught.value).startswith(message)
-
-
-def test_directory_that_is_in_use(rng, tmp_path):
-    filled(rng, "dense", tmp_path / "cache")
-    with pytest.raises(FileExistsError, match="path: expected a new or empty directory, got "):
-        filled(rng, "paged", tmp_path / "cache")
-
-
-def test_flush_needs_files(rng, tmp_path):
-    cache = filled(rng, "dense", tmp_path / "cache")
-    for each in filled(rng, "dense"), fastattn.KVCache.load(tmp_path / "cache", "c"):
-        with pytest.raises(
-            ValueError, match="flush: expected a cache that is mapped to be written"
-        ):
-            each.flush()
-    cache.flush()

@@ -89,9 +89,20 @@ def load(file, mmap_mode=None):
             "mmap_mode: expected 'r' or 'c' for a single file, whose checksums would not hold, got "
             "'r+' (a directory made by memmap can be written to)"
         )
-    with np.load(file) as archive:
+    with _archive(file) as archive:
         mapped = {} if mmap_mode is None else _mapped(file, mmap_mode)
         return {name: mapped[name] if name in mapped else archive[name] for name in archive.files}
+
+
+def _archive(file):
+    """Open what `load` reads, a zip file: NumPy takes anything else for an array or a pickle."""
+    try:
+        archive = np.load(file)
+    except (ValueError, EOFError, zipfile.BadZipFile):
+        archive = None
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise ValueError(f"file: expected one that a cache or numpy.savez saved, got {str(file)!r}")
+    return archive
 
 
 def _mapped(path, mode):

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: MIT
+"""Files and states that are no cache's: refused before anything is made of them."""
+
+import io
+import re
+import zipfile
+
+import numpy as np
+import pytest
+from cache_cases import filled
+
+import fastattn
+from fastattn.caches import files
+
+
+def test_wrong_kind(rng, tmp_path):
+    filled(rng, "dense").save(tmp_path / "cache")
+    with pytest.raises(
+        ValueError, match="arrays: expected the state of a PagedKVCache, got KVCache"
+    ):
+        fastattn.PagedKVCache.load(tmp_path / "cache")
+    np.savez(tmp_path / "other.npz", k=np.ones(3))
+    with pytest.raises(ValueError, match="expected the state of a KVCache, got something else"):
+        fastattn.KVCache.load(tmp_path / "other.npz")
+
+
+CONTENTS = {"empty": b"", "garbage": b"no array", "broken zip": b"PK\x03\x04", "array": None}
+
+
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
+def test_no_file_of_a_cache(content, tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.ones(3)) if content is None else path.write_bytes(content)
+    for file, mode in (path, None), (path, "r"), (io.BytesIO(path.read_bytes()), None):
+        message = f"file: expected one that a cache or numpy.savez saved, got {str(file)!r}"
+        with pytest.raises(ValueError, match=re.escape(message)):
+            fastattn.KVCache.load(file, mode)
+
+
+def test_wrong_modes(rng, tmp_path):
+    cache = filled(rng, "dense")
+    cache.save(tmp_path / "cache")
+    with pytest.raises(ValueError, match="mmap_mode: expected None, 'r', 'c' or 'r\\+', got 'w'"):
+        fastattn.KVCache.load(tmp_path / "cache", "w")
+    with pytest.raises(ValueError, match="mmap_mode: expected 'r' or 'c' for a single file"):
+        fastattn.KVCache.load(tmp_path / "cache", "r+")
+    np.savez_compressed(tmp_path / "small.npz", **cache.state())
+    with pytest.raises(ValueError, match="mmap_mode: expected None for a compressed file, got 'r'"):
+        fastattn.KVCache.load(tmp_path / "small.npz", "r")
+
+
+def test_data_at_odd_places(tmp_path):
+    with zipfile.ZipFile(tmp_path / "odd.npz", "w") as archive, archive.open("k.npy", "w") as file:
+        np.lib.format.write_array(file, np.ones(3))
+    with open(tmp_path / "odd.npz", "rb") as file:
+        assert file.read().index(np.ones(1).tobytes()) % 8
+    with pytest.raises(ValueError, match=r"mmap_mode: expected None for a file of numpy\.savez"):
+        files.load(tmp_path / "odd.npz", "r")
+
+
+@pytest.mark.parametrize("changes", [{"tables": np.array([0, 1, 99, 3, 0, 1])}, {"evicted": []}])
+def test_state_that_does_not_fit(changes, rng):
+    state = filled(rng, "paged").state()
+    name, array = next(iter(changes.items()))
+    state[name] = np.resize(np.array(array, np.int64), state[name].size if len(array) else 0)
+    with pytest.raises(ValueError, match="arrays: expected tables of pages that are there"):
+        fastattn.PagedKVCache.from_state(state)
+
+
+WRONG_STATES = {
+    "layout": ("dense", {"layout": np.array("foo")}, ValueError,
+               "layout: expected one of 'bhsd', 'bshd', got 'foo'"),
+    "no v": ("dense", {"v": None}, ValueError, "arrays: expected 'v' among them, got "),
+    "no scales": ("int8", {"v_scale": None}, ValueError, "arrays: expected 'v_scale' among them"),
+    "no lengths": ("dense", {"lengths": None}, ValueError, "arrays: expected 'lengths' among them"),
+    "no tables": ("paged", {"tables": None}, ValueError, "arrays: expected 'tables' among them"),
+    "wider dtype": ("dense", {"dtype": np.array("float64")}, TypeError,
+                    "k: expected dtype float64 for a cache of float64, got float32"),
+    "dtype of v": ("dense", {"v": np.zeros((3, 2, 11, 5), np.int32)}, TypeError,
+                   "v: expected dtype float32 for a cache of float32, got int32"),
+    "dtype of scales": ("int8", {"k_scale": np.ones((3, 2, 11))}, TypeError,
+                        "k_scale: expected dtype float32 for a cache of int8, got float64"),
+    "axes": ("dense", {"k": np.zeros((3, 2, 11), np.float32)}, ValueError,
+             "k: expected 4 axes, none of them empty, got shape (3, 2, 11)"),
+    "tokens of v": ("dense", {"v": np.zeros((3, 2, 12, 5), np.float32)}, ValueError,
+                    "v: expected shape (3, 2, 11, Dv) like k, got shape (3, 2, 12, 5)"),
+    "scales": ("int8", {"v_scale": np.ones((3, 11, 2), np.float32)}, ValueError,
+               "v_scale: expected shape (3, 2, 11), got shape (3, 11, 2)"),
+    "ids": ("paged", {"ids": np.array([2, 2, 3])}, ValueError,
+            "arrays: expected ids from 0 to 3, each once, got [2, 2, 3]"),
+    "next_id": ("paged", {"next_id": np.array(3)}, ValueError,
+                "arrays: expected ids from 0 to 2, each once, got [0, 2, 3]"),
+    "evicted": ("paged", {"evicted": np.array([1, 0, -1])}, ValueError,
+                "arrays: expected tables of pages that are there"),
+    "lengths": ("paged", {"lengths": np.array([9, -1, 9])}, ValueError,
+                "arrays: expected tables of pages that are there"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind, changes, exception, message", WRONG_STATES.values(),
+                         ids=WRONG_STATES)  # fmt: skip
+def test_wrong_states(kind, changes, exception, message, rng):
+    cache = filled(rng, "dense", dtype=np.int8) if kind == "int8" else filled(rng, kind)
+    state = cache.state() | changes
+    with pytest.raises(exception) as caught:
+        type(cache).from_state({name: each for name, each in state.items() if each is not None})
+    assert str(caught.value).startswith(message)
+
+
+def test_directory_that_is_in_use(rng, tmp_path):
+    filled(rng, "dense", tmp_path / "cache")
+    with pytest.raises(FileExistsError, match="path: expected a new or empty directory, got "):
+        filled(rng, "paged", tmp_path / "cache")
+
+
+def test_flush_needs_files(rng, tmp_path):
+    cache = filled(rng, "dense", tmp_path / "cache")
+    for each in filled(rng, "dense"), fastattn.KVCache.load(tmp_path / "cache", "c"):
+        with pytest.raises(
+            ValueError, match="flush: expected a cache that is mapped to be written"
+        ):
+            each.flush()
+    cache.flush()
