@@ -2,6 +2,7 @@
 """Files and states that are no cache's: refused before anything is made of them."""
 
 import io
+import os
 import re
 import zipfile
 
@@ -111,6 +112,13 @@ def test_directory_that_is_in_use(rng, tmp_path):
     filled(rng, "dense", tmp_path / "cache")
     with pytest.raises(FileExistsError, match="path: expected a new or empty directory, got "):
         filled(rng, "paged", tmp_path / "cache")
+
+
+def test_map_of_sizes_that_do_not_fit(rng, tmp_path):
+    with pytest.raises(OSError):
+        fastattn.KVCache.memmap(tmp_path, 1, 2, 8, 2**50, capacity=11)
+    assert os.listdir(tmp_path) == []
+    filled(rng, "dense", tmp_path)
 
 
 def test_flush_needs_files(rng, tmp_path):

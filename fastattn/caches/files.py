@@ -145,7 +145,13 @@ def map_new(directory, shapes):
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.iterdir()):
         raise FileExistsError(f"path: expected a new or empty directory, got {str(directory)!r}")
-    return {
-        name: np.lib.format.open_memmap(directory / f"{name}.npy", "w+", dtype, shape)
-        for name, (shape, dtype) in shapes.items()
-    }
+    paths = {name: directory / f"{name}.npy" for name in shapes}
+    try:
+        return {
+            name: np.lib.format.open_memmap(paths[name], "w+", dtype, shape)
+            for name, (shape, dtype) in shapes.items()
+        }
+    except BaseException:  # sizes that do not fit, say: the directory can be used again
+        for path in paths.values():
+            path.unlink(missing_ok=True)
+        raise
