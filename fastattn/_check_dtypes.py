@@ -46,8 +46,8 @@ def named(dtype, accepted):
         found = getattr(importlib.import_module("ml_dtypes"), dtype)
     try:
         found = np.dtype(found)
-        name = dtype_name(found)
-    except TypeError:
+        name = "None" if dtype is None else dtype_name(found)  # NumPy takes None for float64
+    except (TypeError, ValueError):
         name = repr(dtype)
     if name not in accepted:
         raise TypeError(f"dtype: expected {listed(accepted)}, got {name}")

@@ -179,6 +179,16 @@ def test_decoding_is_the_last_row_of_the_whole(dtype, rng):
 
 # ---- errors --------------------------------------------------------------------------------------
 
+
+class Tensor:
+    """Has what NumPy asks for, but of another library."""
+
+    dtype = "torch.float32"
+
+    def __repr__(self):
+        return "Tensor of torch"
+
+
 NEW_ERRORS = {
     "batch": ({"batch": 0}, ValueError, "batch: expected an integer not below 1, got 0"),
     "heads": ({"kv_heads": 1.5}, TypeError, "kv_heads: expected an integer, got float"),
@@ -188,6 +198,10 @@ NEW_ERRORS = {
     "capacity": ({"capacity": 0}, ValueError, "capacity: expected an integer not below 1, got 0"),
     "dtype": ({"dtype": np.int32}, TypeError, "dtype: expected float32, float64, float16, bfloat16,"
               " int8, float8_e4m3fn or float8_e5m2, got int32"),
+    "no dtype": ({"dtype": None}, TypeError, "dtype: expected float32, float64, float16, bfloat16,"
+                 " int8, float8_e4m3fn or float8_e5m2, got None"),
+    "tensor": ({"dtype": Tensor()}, TypeError, "dtype: expected float32, float64, float16, bfloat1"
+               "6, int8, float8_e4m3fn or float8_e5m2, got Tensor of torch"),
     "bytes": ({"dtype": ">f4"}, TypeError, "dtype: expected float32, float64, float16, bfloat16,"),
     "layout": ({"layout": "hbsd"}, ValueError, "layout: expected one of 'bhsd', 'bshd', got 'hb"),
 }  # fmt: skip

@@ -129,7 +129,7 @@ NARROW = "dtype: expected int8, float8_e4m3fn or float8_e5m2, got "
 ONES = np.ones((3, 4), np.float32)
 WRONG = {
     "dtype": ({"dtype": np.int16}, TypeError, NARROW + "int16"),
-    "dtype none": ({"dtype": None}, TypeError, NARROW + "float64"),
+    "dtype none": ({"dtype": None}, TypeError, NARROW + "None"),
     "dtype word": ({"dtype": "narrow"}, TypeError, NARROW + "'narrow'"),
     "dtype number": ({"dtype": 8}, TypeError, NARROW + "8"),
     "per": ({"per": "page"}, ValueError, "per: expected one of 'token', 'head', got 'page'"),
