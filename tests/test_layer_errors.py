@@ -228,6 +228,14 @@ CASES = {
         lambda: attention()(X, cache=cache(), attention=fastattn.attention), ValueError,
         "attention: expected None with cache",
     ),
+    "paged cache": (
+        lambda: attention()(X, cache=fastattn.PagedKVCache(2, 4, 2, 4)), TypeError,
+        "cache: expected one like fastattn.KVCache, got fastattn.caches.paged.PagedKVCache",
+    ),
+    "caches": (
+        lambda: layers.Decoder([decoder_layer()])(X, caches=[3]), TypeError,
+        "cache: expected one like fastattn.KVCache, got int",
+    ),
     "cache of another layout": (
         lambda: attention()(X, cache=fastattn.KVCache(2, 2, 4, capacity=8, layout="bshd")),
         ValueError, "cache: expected layout 'bhsd', got 'bshd'",

@@ -5,7 +5,10 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
+
+from fastattn import _check_options as options
 
 
 class Cache(Protocol):
@@ -32,6 +35,13 @@ class Cache(Protocol):
         """Forget all but the first lengths[b] tokens of each sequence."""
 
 
+def check_cache(cache: Any) -> None:
+    """Refuse what is no `Cache`: a `fastattn.PagedKVCache`, say, whose `lengths` asks for ids."""
+    if not isinstance(getattr(cache, "lengths", None), np.ndarray):
+        found = options.described(cache)
+        raise TypeError(f"cache: expected one like fastattn.KVCache, got {found}")
+
+
 @contextlib.contextmanager
 def restored_on_error(caches: Iterable[Cache]) -> Iterator[None]:
     """Forget what was appended to the caches where the block ends with an exception.
@@ -39,6 +49,9 @@ def restored_on_error(caches: Iterable[Cache]) -> Iterator[None]:
     Much of what can be wrong is seen behind the first append only: options by the attention, and
     weights by the products that follow. Called again, the layers would append the tokens twice.
     """
+    caches = list(caches)
+    for cache in caches:
+        check_cache(cache)
     before = [(cache, cache.lengths.copy()) for cache in caches]
     try:
         yield

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import fastattn
 from fastattn import _check_options as options
 from fastattn.layers import _check
-from fastattn.layers.cache import Cache, restored_on_error
+from fastattn.layers.cache import Cache, check_cache, restored_on_error
 from fastattn.layers.projections import linear
 from fastattn.layers.rotary import Rotary, Rotation
 
@@ -284,6 +284,7 @@ class MultiHeadAttention:
         if self.causal and present & {"context", "keys_values"}:
             raise ValueError(f"{one[0]}: expected None with causal attention")
         if "cache" in present:
+            check_cache(given["cache"])
             if x.ndim != 3:
                 raise ValueError(f"x: expected (batch, tokens, features) with cache, got {x.shape}")
             layout = getattr(given["cache"], "layout", "bhsd")
