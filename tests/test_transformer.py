@@ -254,6 +254,11 @@ def test_greedy_decoding_equals_the_full_forward(model, rng):
         assert list(each) == by_full_forward(model, source, 12, [stop])
 
 
+def test_number_of_new_tokens(model):
+    with pytest.raises(TypeError, match="max_new_tokens: expected an integer, got NoneType"):
+        model.greedy([1, 2], begin_id=1, max_new_tokens=None)
+
+
 def test_each_step_has_the_logits_of_the_full_forward(model, rng):
     source, target = rng.integers(0, VOCABULARY, (2, 6)), rng.integers(0, VOCABULARY, (2, 9))
     lengths = np.array([6, 4])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fastattn import _check_options as options
 from fastattn.layers import _check
 from fastattn.layers.batching import Ids, pad, sequences
 from fastattn.layers.decoder import Decoder
@@ -142,6 +143,7 @@ class EncoderDecoder:
         return self._generate(source_ids, sampler, begin_id, max_new_tokens, stop_ids)
 
     def _generate(self, source_ids, choose: Choice, begin_id, max_new_tokens, stop_ids):
+        options.integer("max_new_tokens", max_new_tokens, 0)
         sources, alone = sequences("source_ids", source_ids)
         ids, lengths = pad(sources)
         begin = _check.token_ids("begin_id", np.array([begin_id]), len(self.target_embedding.table))

@@ -187,6 +187,7 @@ class Llama:
         )
 
     def _stream(self, rows, choose, max_new_tokens, stop_ids, caches):
+        options.integer("max_new_tokens", max_new_tokens, 0)
         for row in rows:
             _check.token_ids("prompt_ids", row, len(self.embedding.table))
         if caches is None:
