@@ -228,6 +228,13 @@ CASES = {
         lambda: attention()(X, cache=cache(), attention=fastattn.attention), ValueError,
         "attention: expected None with cache",
     ),
+    "lengths": (
+        lambda: attention()(X, lengths=[1, 9]), ValueError, "^lengths: expected values from 0 to 5",
+    ),
+    "memory of one layer": (
+        lambda: layers.Decoder([decoder_layer()])(X, (X,)), TypeError,
+        r"memory: expected an array or a list of \(k, v\), got tuple",
+    ),
     "paged cache": (
         lambda: attention()(X, cache=fastattn.PagedKVCache(2, 4, 2, 4)), TypeError,
         "cache: expected one like fastattn.KVCache, got fastattn.caches.paged.PagedKVCache",

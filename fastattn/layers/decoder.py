@@ -211,6 +211,8 @@ class Decoder:
         weights : list of tuple
             With `need_weights`: the patterns of each layer.
         """
+        if isinstance(memory, tuple):  # (k, v) is what a single layer takes
+            raise TypeError("memory: expected an array or a list of (k, v), got tuple")
         count = len(self.layers)
         for name, given in ("caches", caches), ("memory", memory):
             if isinstance(given, list | tuple) and len(given) != count:

@@ -229,6 +229,8 @@ class MultiHeadAttention:
         else:
             if lengths is not None or cross:
                 call["q_offset"] = 0  # token i of x is at position i, however short the context is
+            if lengths is not None and not cross:
+                lengths = options.per_batch("lengths", lengths, x.shape[:-2], 0, x.shape[-2])
             if lengths is not None:
                 call["kv_lengths"] = lengths
             out = (attention or fastattn.attention)(q, k, v, **call)
