@@ -315,7 +315,7 @@ def test_run_bad_files(files, spoil, message, capsys):
         (["--kv-lengths", "99"], "kv_lengths: "),
         (["--scale", "nan"], "scale: "),
         (["--threads", "0"], "num_threads: "),
-        (["--isa", "mmx"], "mmx"),
+        (["--isa", "mmx"], "error: --isa: expected one of "),
         (["--lse", "/no/such/folder/lse.npy"], "no such directory"),
         (["-o", "x.npy", "--lse", "./x.npy"], "--lse: expected another file than the result's"),
     ],

@@ -28,6 +28,14 @@ def check_output(path):
         raise UsageError(f"{path}: a directory, expected a file")
 
 
+def check_isa(name):
+    """Refuse the value of ``--isa`` if this machine has no such instruction set; None will do."""
+    import fastattn
+
+    if name is not None and name not in fastattn.isas():
+        raise UsageError(f"--isa: expected one of {', '.join(fastattn.isas())}, got {name}")
+
+
 def parser():
     """Return the parser of the whole command line."""
     from fastattn.cli import bench, check, demo, info, profile, run

@@ -5,7 +5,7 @@ import csv
 import json
 from pathlib import Path
 
-from fastattn.cli import UsageError, check_output, progress
+from fastattn.cli import UsageError, check_isa, check_output, progress
 
 SUITES = ("short", "prefill", "causal", "decode", "varlen", "masks", "small", "models", "all")
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8")
@@ -88,8 +88,7 @@ def _checked(options):
     import fastattn
     from fastattn.measure import pictures
 
-    if options.isa is not None and options.isa not in fastattn.isas():
-        raise UsageError(f"--isa: expected one of {', '.join(fastattn.isas())}, got {options.isa}")
+    check_isa(options.isa)
     threads = fastattn.get_num_threads() if options.threads is None else options.threads
     if threads < 1 or options.seconds <= 0:
         raise UsageError("--threads and --seconds must be positive")

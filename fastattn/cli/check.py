@@ -5,7 +5,7 @@ import dataclasses
 
 import numpy as np
 
-from fastattn.cli import UsageError, progress
+from fastattn.cli import UsageError, check_isa, progress
 from fastattn.cli.random_problems import TOLERANCE
 from fastattn.cli.random_storage import is_installed, stored_problem
 
@@ -43,8 +43,7 @@ def run(options):
     """Check and print; return 0, or 1 on a miss."""
     import fastattn
 
-    if options.isa is not None and options.isa not in fastattn.isas():
-        raise UsageError(f"--isa: expected one of {', '.join(fastattn.isas())}, got {options.isa}")
+    check_isa(options.isa)
     if options.count < 1 or options.seed < 0 or (options.index or 0) < 0:
         raise UsageError("--count must be at least 1, --seed and --index at least 0")
     if options.dtype is not None and not is_installed(options.dtype):

@@ -4,7 +4,7 @@
 import json
 from pathlib import Path
 
-from fastattn.cli import UsageError, check_output
+from fastattn.cli import UsageError, check_isa, check_output
 from fastattn.cli.bench import DTYPES, one_problem
 
 
@@ -39,8 +39,7 @@ def run(options):
     threads = fastattn.get_num_threads() if options.threads is None else options.threads
     if threads < 1:
         raise UsageError("--threads must be positive")
-    if options.isa is not None and options.isa not in fastattn.isas():
-        raise UsageError(f"--isa: expected one of {', '.join(fastattn.isas())}, got {options.isa}")
+    check_isa(options.isa)
     for path in (options.json, options.plot):
         if path is not None:
             check_output(path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fastattn.cli import UsageError, check_output
+from fastattn.cli import UsageError, check_isa, check_output
 
 
 def add(subparsers):
@@ -48,6 +48,7 @@ def run(options):
     """Load, compute, write, print; return 0."""
     import fastattn
 
+    check_isa(options.isa)
     for path in (options.out, options.lse):
         if path is not None:
             check_output(path)
