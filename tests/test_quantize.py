@@ -108,6 +108,10 @@ def test_smallest_and_largest_values():
     tiny = np.full((1, 4), 1e-44, np.float32)
     stored, _, scale, _ = fastattn.quantize_kv(tiny, tiny)
     assert (scale == np.finfo(np.float32).tiny).all() and not stored.any()
+    tiny = np.linspace(0, 7e-37, 32, dtype=np.float32)[None]
+    stored, _, scale, _ = fastattn.quantize_kv(tiny, tiny)
+    error = np.abs(stored * scale.astype(np.float64)[:, None] - tiny).max()
+    assert 7e-37 / 254 < error <= 1.5e-36 / 254  # as the docstring says
     huge = np.array([[3e38, -3e38, 1e38, 0]], np.float32)
     stored, _, scale, _ = fastattn.quantize_kv(huge, huge)
     assert stored.tolist() == [[127, -127, 42, 0]] and np.isfinite(scale).all()
