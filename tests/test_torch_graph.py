@@ -212,6 +212,34 @@ def test_what_the_operator_refuses(q, options, error, message):
     assert str(caught.value).startswith(message)
 
 
+SMALL = {
+    "k": (2, 4, 6, 8), "v": (2, 4, 6, 8), "attn_mask": (6, 6), "alibi_slopes": (4,), "sinks": (4,),
+    "q_offset": (2,), "kv_lengths": (2,), "kv_starts": (2,), "block_table": (2, 1),
+    "k_scale": (4,), "v_scale": (4,),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_one_tensor_on_meta_is_refused(q, name):
+    """The dispatcher takes the fake kernel then, which fills nothing."""
+    options = {"k": q, "v": q} | {name: torch.ones(SMALL[name], device="meta")}
+    with pytest.raises(TypeError, match=f"^{name}: expected a .* CPU.* on meta"):
+        ft.attention(q, **options)
+
+
+def test_pack_on_meta_is_refused(randn):
+    q = randn(5, 2, 4).requires_grad_()
+    with pytest.raises(TypeError, match=r"^cu_seqlens_q: expected a .* CPU.* on meta"):
+        ft.attention_varlen(q, q, q, torch.empty(3, dtype=torch.int64, device="meta"))
+
+
+def test_every_tensor_on_meta():
+    """What is given as numbers becomes a tensor on the CPU, and does no harm."""
+    q = torch.empty(2, 4, 6, 8, device="meta", requires_grad=True)
+    out = ft.attention(q, q, q, kv_lengths=[6, 4], q_offset=1)
+    assert out.device.type == "meta" and out.shape == q.shape
+
+
 def test_symbols_in_a_window(randn):
     class Window(torch.nn.Module):
         def forward(self, q):

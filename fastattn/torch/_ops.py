@@ -64,6 +64,7 @@ def _lse(q, shape):
 @attention.register_fake
 def _(*tensors, layout, return_lse, **_):
     named = dict(zip(DENSE, tensors, strict=True))
+    _refuse_mixed(named)
     shape, lse_shape = _dense_shapes(named, layout)
     return named["q"].new_empty(shape), _lse(named["q"], lse_shape if return_lse else 0)
 
@@ -71,8 +72,21 @@ def _(*tensors, layout, return_lse, **_):
 @attention_varlen.register_fake
 def _(*tensors, return_lse, **_):
     named = dict(zip(VARLEN, tensors, strict=True))
+    _refuse_mixed(named)
     shape, lse_shape = _varlen_shapes(named)
     return named["q"].new_empty(shape), _lse(named["q"], lse_shape if return_lse else 0)
+
+
+def _refuse_mixed(named):
+    """Raise if q is not on `meta` but another tensor is.
+
+    The dispatcher then calls the fake kernel for good, whose result nobody would ever fill.
+    """
+    if named["q"].device.type == "meta":
+        return
+    for name, value in named.items():
+        if value is not None and value.device.type == "meta":
+            raise TypeError(f"{name}: expected a tensor on the CPU like q, got one on meta")
 
 
 def _dense_shapes(named, layout):
