@@ -220,12 +220,14 @@ def _four_dimensions(name, value, shape):
 
 
 def _lengths(name, value, batch):
-    value = _array(name, value)
+    value = value if isinstance(value, np.ndarray) else _array(name, value)
     if not jnp.issubdtype(value.dtype, jnp.integer):
         raise TypeError(f"{name}: expected integers, got dtype {value.dtype}")
     if value.shape != (batch,):
         raise ValueError(f"{name}: expected shape ({batch},), got shape {value.shape}")
-    return value.astype(jnp.int32)
+    if not np.can_cast(value.dtype, np.int32):  # before jnp.asarray, which cuts 64 bits
+        value = value.clip(0, np.iinfo(np.int32).max)
+    return _array(name, value.astype(np.int32))
 
 
 def _window(size):

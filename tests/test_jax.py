@@ -86,6 +86,29 @@ def test_window_wider_than_any_offset(rng):
     check(wide, mine(*arguments, local_window_size=(40, 1)), 0)
 
 
+@pytest.mark.parametrize("name", ["query_seq_lengths", "key_value_seq_lengths"])
+@pytest.mark.parametrize("library", [np, jnp], ids=["numpy", "jax"])
+@pytest.mark.parametrize(
+    "dtype, lengths",
+    [
+        ("uint32", (2**32 - 1, 2**31)),
+        ("int64", (2**32 + 1, 2**31)),
+        ("int64", (-(2**32) + 5, 33)),
+        ("uint64", (2**64 - 1, 5)),
+        ("int8", (127, -128)),
+    ],
+)
+def test_lengths_beyond_32_bits(dtype, lengths, library, name, rng):
+    arguments = tensors(rng)
+    least = np.array([min(max(n, 0), 99) for n in lengths], np.int32)
+    expected = mine(*arguments, **{name: jnp.asarray(least)})
+    with jax.enable_x64(library is jnp):  # without it jax has no 64 bits, but NumPy has
+        given = library.array(lengths, dtype)
+        check(mine(*arguments, **{name: given}), expected, 0)
+        if library is jnp:
+            check(jax.jit(lambda n: mine(*arguments, **{name: n}))(given), expected, 0)
+
+
 @pytest.mark.parametrize(
     "sizes",
     [
