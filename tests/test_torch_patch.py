@@ -5,6 +5,7 @@ import contextlib
 import doctest
 import sys
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -56,10 +57,11 @@ def compare(function, tolerance=2e-6):
         {"is_causal": True},
         {"attn_mask": torch.eye(5, 7).bool()},
         {"attn_mask": torch.eye(5, 7), "scale": 0.5},
+        {"scale": np.float32(0.5)},
         {"attn_mask": causal_upper_left(5, 7)},
         {"attn_mask": causal_lower_right(5, 7)},
     ],
-    ids=["plain", "causal", "bool", "float", "upper left", "lower right"],
+    ids=["plain", "causal", "bool", "float", "scale", "upper left", "lower right"],
 )
 def test_functional(calls, randn, dtype, options):
     q, k, v = (randn(2, 4, length, 8, dtype=dtype) for length in (5, 7, 7))
@@ -208,15 +210,48 @@ def test_nested(calls, randn):
     assert not calls
 
 
+@pytest.mark.parametrize("scale", [torch.tensor(0.5), True, torch.nan, torch.inf], ids=repr)
+def test_scales_that_are_no_finite_numbers(calls, randn, scale):
+    q, mask = randn(1, 2, 3, 4), causal_lower_right(3, 3)
+    expected = F.scaled_dot_product_attention(q, q, q, scale=scale)
+    with ft.patch_sdpa():
+        found = F.scaled_dot_product_attention(q, q, q, scale=scale)
+        F.scaled_dot_product_attention(q, q, q, mask, scale=scale)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    assert not calls
+
+
+@pytest.mark.parametrize("which", range(4), ids=["query", "key", "value", "mask"])
+def test_memory_that_is_not_plain(calls, randn, which):
+    """Negated lazily, or behind a header of odd length."""
+    tensors = [randn(1, 2, 3, 4) for _ in range(3)] + [randn(3, 3)]
+    shape, plain = tensors[which].shape, tensors[which].flatten()
+    packed = bytearray(b"#" + plain.numpy().tobytes())
+    for other in torch._neg_view(plain), torch.frombuffer(packed, dtype=plain.dtype, offset=1):
+        tensors[which] = other.view(shape)
+        compare(lambda: F.scaled_dot_product_attention(*tensors), 0)
+    assert not calls
+
+
+def test_more_axes_than_fastattn_takes(calls, randn):
+    q = randn(1, 1, 1, 1, 1, 1, 2, 3, 4)
+    for query, key in (q, q), (q[0, 0], q), (q, q[0]):
+        compare(lambda query=query, key=key: F.scaled_dot_product_attention(query, key, key))
+    assert not calls
+    compare(lambda: F.scaled_dot_product_attention(q[0], q[0], q[0]))
+    assert len(calls) == 1
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"attn_mask": torch.ones(3, dtype=torch.bool)},
+        {"attn_mask": torch.ones(1, 1, 1, 3, 3)},
         {"attn_mask": torch.ones(3, 3, dtype=torch.int8)},
         {"attn_mask": torch.ones(3, 3, dtype=torch.float64)},
         {"attn_mask": causal_lower_right(3, 3), "is_causal": True},
     ],
-    ids=["rank 1", "int", "float64", "both"],
+    ids=["rank 1", "rank 5", "int", "float64", "both"],
 )
 def test_errors_are_those_of_torch(calls, randn, options):
     q = randn(1, 2, 3, 4)

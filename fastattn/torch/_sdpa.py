@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
 """torch.nn.functional.scaled_dot_product_attention: the same call, and in its place."""
 
+from math import inf
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch.compiler import is_compiling
@@ -8,7 +11,7 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from fastattn._check_tensors import sdpa_heads
 from fastattn.torch._attention import attention
-from fastattn.torch._tensors import is_transformed
+from fastattn.torch._tensors import is_plain, is_transformed
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -89,9 +92,10 @@ def patch_sdpa():
     Calls on the CPU in float32, float16, bfloat16 and float64, also those that
     `torch.nn.MultiheadAttention` and the transformer layers make: their fast path, which calls
     another kernel, is off meanwhile. Left to torch: other devices, dropout, calls that a gradient
-    flows through or torch.func transforms, nested tensors, other subclasses, and masks together
-    with `is_causal`. What imported the function by name before (``from torch.nn.functional import
-    scaled_dot_product_attention``) keeps torch's.
+    flows through or torch.func transforms, nested tensors, other subclasses, masks together with
+    `is_causal`, a `scale` that is no finite number, more than 8 axes, lazily negated tensors, and
+    memory that is not aligned. What imported the function by name before (``from
+    torch.nn.functional import scaled_dot_product_attention``) keeps torch's.
 
     Returns
     -------
@@ -152,17 +156,17 @@ def _routed(
     if torch.is_autocast_enabled("cpu"):
         attn_mask = _autocast(attn_mask)
     ours = _patches > 0 and dropout_p == 0.0
-    ours = ours and _is_ours(query, key, value, attn_mask, is_causal)
+    ours = ours and _is_ours(query, key, value, attn_mask, is_causal, scale)
     call = scaled_dot_product_attention if ours else _original
     return call(query, key, value, attn_mask=attn_mask, is_causal=is_causal, **options)
 
 
-def _is_ours(query, key, value, mask, is_causal):
+def _is_ours(query, key, value, mask, is_causal, scale):
     """Whether fastattn computes this call, dropout apart, as torch would."""
     tensors = (query, key, value) if mask is None else (query, key, value, mask)
     if torch.overrides.has_torch_function(tensors) or (is_causal and mask is not None):
         return False
-    if is_transformed():
+    if is_transformed() or not (scale is None or _is_finite(scale)):
         return False
     grad = torch.is_grad_enabled()
     for each in tensors:
@@ -170,14 +174,24 @@ def _is_ours(query, key, value, mask, is_causal):
             return False
         if each.numel() == 0 or (grad and each.requires_grad):
             return False
+        if not is_compiling() and not is_plain(each):
+            return False
+    axes = max(query.ndim, key.ndim, value.ndim)
     dtype = query.dtype
     masks = (torch.bool, torch.float32, dtype)
     return (
         dtype in _DTYPES
         and key.dtype == dtype
         and value.dtype == dtype
-        and (mask is None or (mask.ndim >= 2 and mask.dtype in masks))
+        and axes <= 8
+        and (mask is None or (2 <= mask.ndim <= axes and mask.dtype in masks))
     )
+
+
+def _is_finite(scale):
+    """Whether it is a number as `attention` takes it; torch takes tensors, bool and NaN, too."""
+    numbers = int | float | np.integer | np.floating | torch.SymFloat
+    return isinstance(scale, numbers) and not isinstance(scale, bool) and -inf < scale < inf
 
 
 def _by_causal_bias(query, key, value, bias, is_causal, options):
@@ -190,7 +204,7 @@ def _by_causal_bias(query, key, value, bias, is_causal, options):
         and (bias.seq_len_q, bias.seq_len_kv) == (query.shape[-2], key.shape[-2])
         and options["dropout_p"] == 0.0
         and not is_causal
-        and _is_ours(query, key, value, None, is_causal)
+        and _is_ours(query, key, value, None, is_causal, options["scale"])
     )
     if not ours:  # called here because the subclass does not know the patched function as torch's
         return CausalBias._dispatch(query, key, value, bias, is_causal=is_causal, **options)

@@ -86,6 +86,13 @@ def is_transformed():
     return _transforms() is not None or forward_ad._current_level >= 0
 
 
+def is_plain(tensor):
+    """Whether a strided CPU tensor has its elements in memory as they are: not negated, aligned."""
+    if type(tensor) is not Tensor and type(tensor) is not Parameter:
+        return True  # one without memory, as in a FakeTensorMode
+    return not tensor.is_neg() and tensor.data_ptr() % tensor.element_size() == 0
+
+
 def refuse_tangents(values):
     """Raise where forward-mode differentiation, which an operator would not notice, goes through.
 
