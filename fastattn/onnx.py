@@ -242,6 +242,8 @@ def _rounded(tensor, dtype):
 
 
 def _one_of(name, value, choices):
+    if not isinstance(value, int | np.integer | np.bool_):
+        raise TypeError(f"{name}: expected one of {choices}, got {options.described(value)}")
     if value not in choices:
         raise ValueError(f"{name}: expected one of {choices}, got {value!r}")
     return value
