@@ -252,6 +252,8 @@ TABLE = np.ones((12, 4), np.float32)
          "return_softmax_lse: expected True or False, got int"),
         ({"return_softmax_lse": None}, TypeError,
          "return_softmax_lse: expected True or False, got NoneType"),
+        ({"rotary_interleaved": "x"}, TypeError,
+         "rotary_interleaved: expected True or False, got str"),
         ({"q": np.zeros((3, 2, 3, DEPTH), np.float32)}, ValueError,
          "k_cache: expected a number of heads that divides q's 3"),
         ({"q": [1.0]}, TypeError, "q: expected a numpy.ndarray, got list"),

@@ -279,6 +279,7 @@ def flash_attn_with_kvcache(
         one that it goes with. Nothing is written then.
     """
     with_lse = options.flag("return_softmax_lse", return_softmax_lse)
+    interleaved = options.flag("rotary_interleaved", rotary_interleaved)
     scores = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes)
     queries = options.array("q", q)
     cache = _cache.Cache(k_cache, v_cache, cache_seqlens, cache_batch_idx, block_table, queries)
@@ -292,7 +293,7 @@ def flash_attn_with_kvcache(
         # Without queries this computes nothing, but finds what is wrong before a write.
         cache.attend(queries[:, :0], k.shape[1], kv_starts=starts, **scores)
         if rotary_cos is not None or rotary_sin is not None:
-            rotate = _cache.rotation(rotary_cos, rotary_sin, rotary_interleaved, cache.lengths)
+            rotate = _cache.rotation(rotary_cos, rotary_sin, interleaved, cache.lengths)
             local = causal or scores["window_size"] != (-1, -1)
             k, queries = rotate("k", k, True), rotate("q", queries, local)
         cache.append(k, v)
