@@ -143,8 +143,10 @@ def test_sdpa_16_bit(randn, dtype, masked):
             TypeError,
             "q: expected a strided array",
         ),
+        ({"query": None}, TypeError, "query: expected a torch.Tensor, got NoneType"),
+        ({"key": [1.0]}, TypeError, "key: expected a torch.Tensor, got list"),
     ],
-    ids=["dropout", "both", "heads", "mask dtype", "dtypes", "device"],
+    ids=["dropout", "both", "heads", "mask dtype", "dtypes", "device", "None", "list"],
 )
 def test_sdpa_refuses(change, error, message):
     given = {"query": torch.zeros(2, 4, 3, 8), "key": torch.zeros(2, 4, 5, 8)}

@@ -179,7 +179,9 @@ REFUSED = [
     ({"softcap": None}, TypeError, "softcap: expected a number, got NoneType"),
     ({"layout": None}, TypeError, "layout: expected one of 'bhsd', 'bshd', got NoneType"),
     ({"precision": 1}, TypeError, "precision: expected one of 'highest', 'high', 'medium', got"),
-    ({"attn_mask": [[True]]}, TypeError, "attn_mask: expected a numpy.ndarray, got list"),
+    ({"attn_mask": [[True]]}, TypeError, "attn_mask: expected a torch.Tensor, got list"),
+    ({"k": None}, TypeError, "k: expected a torch.Tensor, got NoneType"),
+    ({"v": [1.0]}, TypeError, "v: expected a torch.Tensor, got list"),
     ({"sinks": "x"}, TypeError, "sinks: expected an array of numbers, got str"),
     ({"sinks": [[1], [1, 2]]}, ValueError, "sinks: expected an array of numbers, got a list of"),
 ]
@@ -208,7 +210,7 @@ def test_table_that_the_operator_takes(q, randn):
 @pytest.mark.parametrize("options, error, message", REFUSED, ids=str)
 def test_what_the_operator_refuses(q, options, error, message):
     with pytest.raises(error) as caught:
-        ft.attention(q, q, q, **options)
+        ft.attention(q, **{"k": q, "v": q} | options)
     assert str(caught.value).startswith(message)
 
 

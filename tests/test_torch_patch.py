@@ -247,11 +247,12 @@ def test_more_axes_than_fastattn_takes(calls, randn):
     [
         {"attn_mask": torch.ones(3, dtype=torch.bool)},
         {"attn_mask": torch.ones(1, 1, 1, 3, 3)},
+        {"attn_mask": [True]},
         {"attn_mask": torch.ones(3, 3, dtype=torch.int8)},
         {"attn_mask": torch.ones(3, 3, dtype=torch.float64)},
         {"attn_mask": causal_lower_right(3, 3), "is_causal": True},
     ],
-    ids=["rank 1", "rank 5", "int", "float64", "both"],
+    ids=["rank 1", "rank 5", "list", "int", "float64", "both"],
 )
 def test_errors_are_those_of_torch(calls, randn, options):
     q = randn(1, 2, 3, 4)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch.compiler import is_compiling
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
+from fastattn._check_options import described
 from fastattn._check_tensors import sdpa_heads
 from fastattn.torch._attention import attention
 from fastattn.torch._tensors import is_plain, is_transformed
@@ -51,6 +52,9 @@ def scaled_dot_product_attention(
         raise NotImplementedError(f"dropout_p: expected 0.0, got {dropout_p} (there is no dropout)")
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask: expected None with is_causal=True, got both")
+    for name, each in ("query", query), ("key", key), ("value", value):
+        if not isinstance(each, torch.Tensor):
+            raise TypeError(f"{name}: expected a torch.Tensor, got {described(each)}")
     if not is_compiling() and query.shape == key.shape == value.shape:  # nothing to match: quick
         return attention(query, key, value, attn_mask=attn_mask, causal=is_causal, scale=scale)
     query, key, value = _matching_heads(query, key, value, enable_gqa)
@@ -170,6 +174,8 @@ def _is_ours(query, key, value, mask, is_causal, scale):
         return False
     grad = torch.is_grad_enabled()
     for each in tensors:
+        if not isinstance(each, torch.Tensor):
+            return False
         if each.device.type != "cpu" or each.is_nested or each.layout != torch.strided:
             return False
         if each.numel() == 0 or (grad and each.requires_grad):

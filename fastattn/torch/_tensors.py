@@ -16,7 +16,8 @@ NO_GRADIENT = (
     "fastattn.torch: there is no backward yet. For inference use torch.no_grad() or "
     "torch.inference_mode(); for training torch.nn.functional.scaled_dot_product_attention."
 )
-_ONLY_ARRAYS = {"q", "k", "v", "attn_mask"}
+_TENSORS = {"q", "k", "v"}
+_ONLY_ARRAYS = _TENSORS | {"attn_mask"}
 _DTYPES = _arrays.dtypes()
 _FLOAT32 = np.dtype(np.float32)
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -30,16 +31,30 @@ def array(name, value):
     Raises
     ------
     TypeError
-        It is not in the memory of the CPU, or of a dtype that NumPy and ml_dtypes lack.
+        It is not in the memory of the CPU, or of a dtype that NumPy and ml_dtypes lack; or it is no
+        array where there must be one.
     """
-    if value is None:
+    if value is None and name not in _TENSORS:
         return None
     if type(value) is Tensor and not value.is_neg():
         try:
             return view(value, _DTYPES)
         except Exception:
             return _arrays.viewed(name, value)  # for its message
-    return _arrays.viewed(name, value.detach()) if isinstance(value, Tensor) else value
+    if isinstance(value, Tensor):
+        return _arrays.viewed(name, value.detach())
+    return _other_array(name, value) if name in _ONLY_ARRAYS else value
+
+
+def _other_array(name, value):
+    """An array that is no tensor, as `fastattn` takes it."""
+    if isinstance(value, np.generic):  # what indexing and arithmetic make of an array of rank 0
+        return np.asarray(value)
+    try:
+        return options.array(name, value)
+    except TypeError as error:
+        options.rename(error, {"numpy.ndarray": "torch.Tensor"})
+        raise
 
 
 def tensor(array):
@@ -114,10 +129,10 @@ def operand(name, value):
     TypeError, ValueError
         It is no array, and nothing that may stand for one.
     """
-    if value is None or isinstance(value, Tensor):
+    if isinstance(value, Tensor) or (value is None and name not in _TENSORS):
         return value
     if name in _ONLY_ARRAYS:
-        return torch.as_tensor(options.array(name, _no_scalar(value)))
+        return torch.as_tensor(_other_array(name, value))
     if isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
         return torch.full((), value, dtype=torch.int64)
     try:
@@ -125,11 +140,6 @@ def operand(name, value):
     except (TypeError, ValueError, RuntimeError):
         options.small_array(name, value, "an array of numbers")  # for its message
         raise
-
-
-def _no_scalar(value):
-    """What indexing and arithmetic make of an array of rank 0, as an array again."""
-    return np.asarray(value) if isinstance(value, np.generic) else value
 
 
 def lse_dtype(dtype):
