@@ -15,6 +15,7 @@ from fastattn.torch._attention import attention
 from fastattn.torch._tensors import is_plain, is_transformed
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_NUMBERS = (int, float, np.integer, np.floating, torch.SymFloat)
 
 
 def scaled_dot_product_attention(
@@ -172,7 +173,7 @@ def _is_ours(query, key, value, mask, is_causal, scale):
         return False
     if is_transformed() or not (scale is None or _is_finite(scale)):
         return False
-    grad = torch.is_grad_enabled()
+    grad, in_memory = torch.is_grad_enabled(), not is_compiling()
     for each in tensors:
         if not isinstance(each, torch.Tensor):
             return False
@@ -180,7 +181,7 @@ def _is_ours(query, key, value, mask, is_causal, scale):
             return False
         if each.numel() == 0 or (grad and each.requires_grad):
             return False
-        if not is_compiling() and not is_plain(each):
+        if in_memory and not is_plain(each):
             return False
     axes = max(query.ndim, key.ndim, value.ndim)
     dtype = query.dtype
@@ -196,8 +197,7 @@ def _is_ours(query, key, value, mask, is_causal, scale):
 
 def _is_finite(scale):
     """Whether it is a number as `attention` takes it; torch takes tensors, bool and NaN, too."""
-    numbers = int | float | np.integer | np.floating | torch.SymFloat
-    return isinstance(scale, numbers) and not isinstance(scale, bool) and -inf < scale < inf
+    return isinstance(scale, _NUMBERS) and not isinstance(scale, bool) and -inf < scale < inf
 
 
 def _by_causal_bias(query, key, value, bias, is_causal, options):
