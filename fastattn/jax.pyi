@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: MIT
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
-import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-_Bool = bool | np.bool_
-_Int = int | np.integer[Any]
-_Real = float | np.integer[Any] | np.floating[Any]
+from fastattn import _Bool, _Int, _Real
 
 @overload
 def dot_product_attention(

@@ -2,15 +2,11 @@
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-import numpy as np
+from fastattn import _Bool, _Int, _Real, _Window
 
 # A torch.Tensor or a numpy.ndarray: what comes back is what q is.
 _Array = TypeVar("_Array")
-_Bool = bool | np.bool_
-_Int = int | np.integer[Any]
-_Real = float | np.integer[Any] | np.floating[Any]
 _Cuts = Sequence[_Int] | _Array
-_Window = tuple[_Int | None, _Int | None] | Sequence[_Int | None]
 
 def flash_attn_func(
     q: _Array,

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
-import numpy as np
 from torch import Tensor
+
+from fastattn import _Bool, _Int, _Layout, _Precision, _Real, _Window
 
 __all__ = [
     "Patch",
@@ -13,15 +14,9 @@ __all__ = [
     "scaled_dot_product_attention",
 ]
 
-_Bool = bool | np.bool_
-_Int = int | np.integer[Any]
-_Real = float | np.integer[Any] | np.floating[Any]
-_Window = tuple[_Int | None, _Int | None] | Sequence[_Int | None]
 _Integers = _Int | Sequence[_Int] | Tensor
 _Numbers = Sequence[_Real] | Tensor
 _Table = Sequence[Sequence[_Int]] | Tensor
-_Layout = Literal["bhsd", "bshd"]
-_Precision = Literal["highest", "high", "medium"]
 
 @overload
 def attention(
