@@ -139,7 +139,7 @@ def _checked(causal, window_size, scale, softcap, precision, return_lse, num_thr
         "precision": options.choice("precision", precision, options.PRECISIONS),
         "return_lse": options.flag("return_lse", return_lse),
         "num_threads": (
-            None if num_threads is None else options.integer("num_threads", num_threads, 1)
+            None if num_threads is None else options.thread_count("num_threads", num_threads)
         ),
     }  # fmt: skip
 
