@@ -38,7 +38,7 @@ def attention(
     attn_mask : ndarray, optional
         Rank 0 to 4, broadcast against (B, Hq, Sq, Sk) without being expanded. bool: True = attend.
         float32 or of q's dtype: added to the scores; -inf forbids like False does, and nothing
-        else does: a number below -2^126 counts as that one.
+        else does: numbers beyond +-2^126 (float64: 2^1022) count as those.
     causal : bool
         Only keys j <= i + q_offset.
     window_size : (int, int), optional

@@ -11,18 +11,21 @@ typedef unsigned fa_environment;
 
 enum { FA_DEFAULT_CONTROL = 0x1f80, FA_EXCEPTION_FLAGS = 0x3f };
 
+static inline int fa_is_default(fa_environment control)
+{
+    return (control & ~(unsigned)FA_EXCEPTION_FLAGS) == FA_DEFAULT_CONTROL;
+}
+
 static inline fa_environment fa_enter_default(void)
 {
     const unsigned before = __builtin_ia32_stmxcsr();
-    if ((before & ~(unsigned)FA_EXCEPTION_FLAGS) != FA_DEFAULT_CONTROL)
-        __builtin_ia32_ldmxcsr(FA_DEFAULT_CONTROL);
+    if (!fa_is_default(before)) __builtin_ia32_ldmxcsr(FA_DEFAULT_CONTROL);
     return before;
 }
 
 static inline void fa_leave_default(fa_environment before)
 {
-    if ((before & ~(unsigned)FA_EXCEPTION_FLAGS) != FA_DEFAULT_CONTROL)
-        __builtin_ia32_ldmxcsr(before);
+    if (!fa_is_default(before)) __builtin_ia32_ldmxcsr(before);
 }
 #else
 #include <fenv.h>

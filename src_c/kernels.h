@@ -36,6 +36,10 @@ enum {
 #define FA_LOG2E 1.4426950408889634074
 #define FA_RESCALE_THRESHOLD 8.0
 
+/* The greatest number of a caller that counts as it is: times log2(e) it is finite, too. */
+#define FA_MOST_FLOAT 0x1p126
+#define FA_MOST_DOUBLE 0x1p1022
+
 typedef enum {
     FA_MASK_NONE,
     FA_MASK_BOOL,

@@ -261,7 +261,6 @@ static void close_job(job *at)
 void fa_parallel_for(int64_t tasks, int threads, fa_task *run, void *context)
 {
     if (threads > tasks) threads = (int)tasks;
-    if (threads > MAX_HELPERS) threads = MAX_HELPERS;
     job *at = threads > 1 ? take_job() : NULL;
     if (!at) {
         run_alone(tasks, run, context);

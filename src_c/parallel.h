@@ -18,7 +18,7 @@ typedef void fa_task(void *context, int64_t task, int64_t next, int thread);
 /* Runs tasks 0 ... tasks - 1, each on the caller or on a helper that is free (0 <= thread <
  * threads; the caller is 0). Every thread starts its own in ascending order, and then those that
  * others have left: what comes last is small if the longest tasks come first. Returns when all have
- * run. */
+ * run. threads: at most what fa_threads_for returns. */
 void fa_parallel_for(int64_t tasks, int threads, fa_task *run, void *context);
 
 /* How many threads a call that asks for `wanted` (0: the default) should prepare for. */

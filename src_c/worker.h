@@ -147,10 +147,10 @@ static inline void fa_put(void *array, int64_t index, double value, int real_siz
     else ((double *)array)[index] = value;
 }
 
-/* A number of the caller, or the nearest one that the kernels' type holds, also times log2(e). */
+/* A number of the caller, or the nearest one that counts. */
 static inline double fa_held(double value, int real_size)
 {
-    const double most = real_size == (int)sizeof(float) ? 0x1p126 : 0x1p1022;
+    const double most = real_size == (int)sizeof(float) ? FA_MOST_FLOAT : FA_MOST_DOUBLE;
     return value > most ? most : value < -most ? -most : value;
 }
 

@@ -52,7 +52,6 @@ typedef uint32_t real_bits;
 /* 1.5 * 2^23 + 127: adding it leaves round(x) + 127, a biased exponent, in the low bits. */
 #define POW2_MAGIC 12583039.0f
 #define NO_MAXIMUM (-3.402823466e38f)
-#define MOST_FINITE 0x1p126 /* times log2(e) it is finite, too */
 /* e4m3 moved into the fields of a half has the wrong bias: 15 instead of 7. */
 #define E4M3_FACTOR 256.0f
 #elif FA_REAL_BITS == 64
@@ -62,7 +61,6 @@ typedef uint64_t real_bits;
 #define POW2_MIN (-1023.0)
 #define POW2_MAGIC 6755399441056767.0 /* 1.5 * 2^52 + 1023 */
 #define NO_MAXIMUM (-1.7976931348623157e308)
-#define MOST_FINITE 0x1p1022
 #else
 #error FA_REAL_BITS must be 32 or 64
 #endif
