@@ -59,6 +59,25 @@ def test_containment(isa, dtype, name, which, bad, rng):
             np.testing.assert_array_equal(np.isnan(out), seen)
 
 
+@pytest.mark.parametrize("queries", [1, 5, 90])
+@pytest.mark.parametrize("name", ["none", *FORBIDDING])
+def test_allowed_key_of_no_weight(isa, dtype, name, queries, rng):
+    """Its score is -inf like that of a forbidden one, but its value counts: 0 * NaN is NaN."""
+    keys = 140
+    q, k, v = cases.tensors(rng, dtype, q_heads=1, queries=queries, keys=keys, depth=10)
+    options = {} if name == "none" else options_for(name, rng, dtype, queries, keys)
+    q[..., 3] = abs(q[..., 3])
+    some = rng.choice(keys, 12, replace=False)
+    k[0, 0, some, 3] = -np.inf
+    v[0, 0, some[:8:2], 4] = np.inf
+    v[0, 0, some[1:8:2], 9] = np.nan
+    with fastattn.use_isa(isa):
+        out, lse = fastattn.attention(q, k, v, return_lse=True, **options)
+    expected, expected_lse = reference.attention(q, k, v, return_lse=True, **options)
+    np.testing.assert_array_equal(np.isnan(out), np.isnan(expected))
+    np.testing.assert_array_equal(np.isinf(lse), np.isinf(expected_lse))
+
+
 @pytest.mark.parametrize("bad", BAD, ids=str)
 def test_query_reaches_its_own_row_only(isa, dtype, bad, rng):
     q, k, v = cases.tensors(rng, dtype, queries=60, keys=70)

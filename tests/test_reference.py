@@ -237,10 +237,15 @@ def test_allowed_value_that_is_not_finite_reaches_only_its_column():
 
 
 def test_infinite_scores():
-    """A score of -inf is a weight of zero even where the value is NaN; +inf has no softmax."""
+    """A score of -inf is a weight of zero, and 0 * NaN is NaN, where no mask forbids the key; +inf
+    has no softmax."""
     q, k = np.array([[1.0]]), np.array([[-np.inf], [0.0]])
-    out, lse = reference.attention(q, k, np.array([[np.nan], [5.0]]), return_lse=True)
+    out, lse = reference.attention(q, k, np.array([[7.0], [5.0]]), return_lse=True)
     assert out == 5.0 and lse == 0.0
+    v = np.array([[np.nan], [5.0]])
+    out, lse = reference.attention(q, k, v, return_lse=True)
+    assert np.isnan(out) and lse == 0.0
+    assert reference.attention(q, k, v, attn_mask=np.array([False, True])) == 5.0
     assert np.isnan(reference.attention(-q, k, np.array([[1.0], [5.0]])))
 
 

@@ -104,7 +104,7 @@ def attention(
             kv_starts=kv_starts,
         )  # fmt: skip
         tables["weights"], lse = _softmax(tables["masked"], sinks)
-        result = _weighted_sum(tables["weights"], _per_query_head(v, heads), tables["masked"])
+        result = _weighted_sum(tables["weights"], _per_query_head(v, heads), tables["allowed"])
     results = [_returned(result, layout, headless)]
     if return_lse:
         results.append(lse[..., 0, :] if headless else lse)
@@ -182,7 +182,7 @@ def _scores(
     q, k, *, attn_mask, causal, window_size, scale, softcap, alibi_slopes, q_offset, kv_lengths,
     kv_starts,
 ):  # fmt: skip
-    """Score tables after each stage: {"scaled", "capped", "masked"}."""
+    """Score tables after each stage, "scaled", "capped", "masked"; and which keys are "allowed"."""
     *lead, heads, queries, depth = q.shape
     keys = k.shape[-2]
     scale = 1.0 / math.sqrt(depth) if scale is None else scale
@@ -212,7 +212,9 @@ def _scores(
             mask = mask.astype(np.float64)
             biased = biased + mask
             allowed = allowed & (mask != -np.inf)
-    return {"scaled": scaled, "capped": capped, "masked": np.where(allowed, biased, -np.inf)}
+    allowed = np.broadcast_to(allowed, biased.shape)
+    masked = np.where(allowed, biased, -np.inf)
+    return {"scaled": scaled, "capped": capped, "masked": masked, "allowed": allowed}
 
 
 def _positions_allowed(position, j, causal, window_size):
@@ -240,8 +242,8 @@ def _softmax(s, sinks):
     return weights, (shift + np.log(total))[..., 0]
 
 
-def _weighted_sum(p, v, s):
-    """Sum over j of p[i, j] v[j], over the keys with a score above -inf only.
+def _weighted_sum(p, v, allowed):
+    """Sum over j of p[i, j] v[j], over the allowed keys only.
 
     A matrix product alone would let NaN and infinity at forbidden keys in, as 0 * NaN = NaN. So
     the finite part of v is multiplied, and what the rest of v does to each result is counted.
@@ -249,10 +251,9 @@ def _weighted_sum(p, v, s):
     o = p @ np.where(np.isfinite(v), v, 0.0)
     if np.isfinite(v).all():
         return o
-    used = s != -np.inf
-    vanished = used & (p == 0)  # the weight underflowed: 0 * infinity is NaN
-    present = used & (p > 0)
-    gives_nan = _any_product(used, np.isnan(v)) | _any_product(vanished, np.isinf(v))
+    vanished = allowed & (p == 0)  # the weight underflowed: 0 * infinity is NaN
+    present = allowed & (p > 0)
+    gives_nan = _any_product(allowed, np.isnan(v)) | _any_product(vanished, np.isinf(v))
     gives_plus = _any_product(present, v == np.inf)
     gives_minus = _any_product(present, v == -np.inf)
     o = np.where(gives_plus, o + np.inf, o)
