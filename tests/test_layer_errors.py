@@ -27,6 +27,10 @@ def decoder_layer(**options):
     return layers.DecoderLayer(attention(causal=True), layers.FeedForward(W, W), **options)
 
 
+def crossing():
+    return decoder_layer(cross_attention=attention())
+
+
 def narrow(array):
     return array.astype(np.float16)
 
@@ -326,12 +330,19 @@ CASES = {
     ),
     "memory": (lambda: decoder_layer()(X, X), ValueError, "memory: expected None without"),
     "no memory": (
-        lambda: decoder_layer(cross_attention=attention())(X), ValueError,
-        "memory: expected an array with cross-attention",
+        lambda: crossing()(X), ValueError, "memory: expected an array with cross-attention",
+    ),
+    "lengths of memory": (
+        lambda: crossing()(X, X, memory_lengths=[1, 9]), ValueError, "^memory_lengths: .* to 5",
+    ),
+    "mask of memory": (
+        lambda: crossing()(X, X, memory_mask=np.ones((7, 9), bool)), ValueError, "^memory_mask: ",
+    ),
+    "one cache": (
+        lambda: layers.Decoder([decoder_layer()])(X, caches=cache()), TypeError, "^caches: ",
     ),
     "memory of layers": (
-        lambda: layers.Decoder([decoder_layer(cross_attention=attention())])(X, []), ValueError,
-        "memory: expected 1, one for each layer, got 0",
+        lambda: layers.Decoder([crossing()])(X, []), ValueError, "memory: expected 1, one for each",
     ),
     "encoder with cache": (
         lambda: layers.EncoderLayer(attention(), layers.FeedForward(W, W))(X, cache=cache()),
@@ -341,8 +352,7 @@ CASES = {
         lambda: layers.Rotary(rotary_dim=3), ValueError, "rotary_dim: expected an even number, got",
     ),
     "norm_first": (
-        lambda: layers.EncoderLayer(attention(), layers.FeedForward(W, W), norm_first=1), TypeError,
-        "norm_first: expected True or False",
+        lambda: decoder_layer(norm_first=1), TypeError, "norm_first: expected True or False",
     ),
     "encoder-decoder": (
         lambda: layers.EncoderDecoder(

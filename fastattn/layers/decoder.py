@@ -116,7 +116,11 @@ class DecoderLayer:
         def attend_to_memory(h):
             name = "keys_values" if isinstance(memory, tuple) else "context"
             keywords = {name: memory, "lengths": memory_lengths, "attn_mask": memory_mask}
-            return attend(self.cross_attention, h, **keywords)
+            try:
+                return attend(self.cross_attention, h, **keywords)
+            except (TypeError, ValueError) as error:
+                options.rename(error, {"lengths": "memory_lengths", "attn_mask": "memory_mask"})
+                raise
 
         with restored_on_error([] if cache is None else [cache]):
             x = residual(x, attend_to_self, self.self_norm, self.norm_first)
@@ -213,6 +217,8 @@ class Decoder:
         """
         if isinstance(memory, tuple):  # (k, v) is what a single layer takes
             raise TypeError("memory: expected an array or a list of (k, v), got tuple")
+        if caches is not None and not isinstance(caches, Sequence):
+            raise TypeError(f"caches: expected a sequence, got {options.described(caches)}")
         count = len(self.layers)
         for name, given in ("caches", caches), ("memory", memory):
             if isinstance(given, list | tuple) and len(given) != count:
