@@ -3,6 +3,7 @@
 # _core.pyx. What `attend_plain` takes, it does to the bit as `_check.problem` and `attend` do.
 
 from cpython.long cimport PyLong_AsLongLongAndOverflow
+from libc.float cimport DBL_MAX
 from libc.limits cimport INT_MAX
 from libc.math cimport INFINITY
 
@@ -193,53 +194,60 @@ cdef bint plain_mask(fa_args *args, cnp.ndarray mask, cnp.ndarray q) noexcept:
     return True
 
 
-cdef cnp.ndarray plain_sinks(sinks, cnp.npy_intp heads):
-    """New float64 (Hq,) from float32 or float64, finite or -inf; else None."""
+cdef cnp.ndarray plain_heads(numbers, cnp.npy_intp times, cnp.npy_intp heads, double least):
+    """New float64 (times, Hq) from float32 or float64 (Hq,) from `least` to below inf, or None."""
     cdef cnp.ndarray result
-    cdef cnp.npy_intp head
-    cdef double *numbers
+    cdef cnp.npy_intp head, count = max(times, 1) * heads
+    cdef double *values
     cdef char *given
-    if not cnp.PyArray_CheckExact(sinks) or cnp.PyArray_NDIM(sinks) != 1:
+    if not cnp.PyArray_CheckExact(numbers) or cnp.PyArray_NDIM(numbers) != 1:
         return None
-    if cnp.PyArray_DIMS(sinks)[0] != heads or not cnp.PyArray_ISBEHAVED_RO(sinks):
+    if cnp.PyArray_DIMS(numbers)[0] != heads or not cnp.PyArray_ISBEHAVED_RO(numbers):
         return None
-    if cnp.PyArray_TYPE(sinks) != cnp.NPY_FLOAT and cnp.PyArray_TYPE(sinks) != cnp.NPY_DOUBLE:
+    if cnp.PyArray_TYPE(numbers) != cnp.NPY_FLOAT and cnp.PyArray_TYPE(numbers) != cnp.NPY_DOUBLE:
         return None
-    result = cnp.PyArray_EMPTY(1, &heads, cnp.NPY_DOUBLE, 0)
-    numbers = <double *>cnp.PyArray_DATA(result)
-    given = <char *>cnp.PyArray_DATA(sinks)
+    result = cnp.PyArray_EMPTY(1, &count, cnp.NPY_DOUBLE, 0)
+    values = <double *>cnp.PyArray_DATA(result)
+    given = <char *>cnp.PyArray_DATA(numbers)
     for head in range(heads):
-        if cnp.PyArray_TYPE(sinks) == cnp.NPY_FLOAT:
-            numbers[head] = (<float *>given)[0]
+        if cnp.PyArray_TYPE(numbers) == cnp.NPY_FLOAT:
+            values[head] = (<float *>given)[0]
         else:
-            numbers[head] = (<double *>given)[0]
-        if not numbers[head] < INFINITY:
+            values[head] = (<double *>given)[0]
+        if not least <= values[head] < INFINITY:
             return None
-        given += cnp.PyArray_STRIDES(sinks)[0]
+        given += cnp.PyArray_STRIDES(numbers)[0]
+    for head in range(heads, count):
+        values[head] = values[head - heads]
     return result
 
 
-cdef tuple plain_vectors(fa_args *args, cnp.npy_intp batch, sinks, q_offset):
+cdef tuple plain_vectors(fa_args *args, cnp.npy_intp batch, alibi_slopes, sinks, q_offset):
     """What holds the numbers of heads and of batch entries until the call ends, or None."""
-    cdef cnp.ndarray logits = None, offsets = None
+    cdef cnp.ndarray slopes = None, logits = None, offsets = None
     cdef int64_t offset
+    if alibi_slopes is not None:
+        slopes = plain_heads(alibi_slopes, batch, args.q_heads, -DBL_MAX)
+        if slopes is None:
+            return None
+        args.alibi = <const double *>cnp.PyArray_DATA(slopes)
     if sinks is not None:
-        logits = plain_sinks(sinks, args.q_heads)
+        logits = plain_heads(sinks, 1, args.q_heads, -INFINITY)
         if logits is None:
             return None
         args.sinks = <const double *>cnp.PyArray_DATA(logits)
     if q_offset is not None:
         if not plain_integer(q_offset, -LARGEST_OFFSET, LARGEST_OFFSET, &offset):
             return None
-        if args.causal or args.left >= 0 or args.right >= 0:
+        if args.causal or args.left >= 0 or args.right >= 0 or slopes is not None:
             offsets = repeated(offset, batch)
             args.q_offset = <const int64_t *>cnp.PyArray_DATA(offsets)
-    return logits, offsets
+    return slopes, logits, offsets
 
 
 def attend_plain(
-    q, k, v, mask, causal, window_size, scale, softcap, sinks, q_offset, kv_lengths, kv_starts,
-    block_table, k_scale, v_scale, layout, precision, out, return_lse, threads, bytes isa
+    q, k, v, mask, causal, window_size, scale, softcap, alibi_slopes, sinks, q_offset, kv_lengths,
+    kv_starts, block_table, k_scale, v_scale, layout, precision, out, return_lse, threads, bytes isa
 ):
     """Attention of arrays of rank 4, or pages of keys, with the most usual options, at once.
 
@@ -259,7 +267,7 @@ def attend_plain(
         return None
     if mask is not None and not (cnp.PyArray_CheckExact(mask) and plain_mask(&args, mask, q)):
         return None
-    held = plain_vectors(&args, args.lead_shape[0], sinks, q_offset)
+    held = plain_vectors(&args, args.lead_shape[0], alibi_slopes, sinks, q_offset)
     if held is None:
         return None
     kept = plain_range(&args, args.lead_shape[0], args.keys, kv_starts, kv_lengths)
@@ -272,7 +280,7 @@ def attend_plain(
         out = allocate(q, args.value_depth, bshd)
     elif not plain_out(
         out, q, args.value_depth,
-        (q, k, v, mask, sinks, kv_starts, kv_lengths, block_table, k_scale, v_scale),
+        (q, k, v, mask, alibi_slopes, sinks, kv_starts, kv_lengths, block_table, k_scale, v_scale),
     ):
         return None
     describe(&args.out, in_order(out, bshd), 1)

@@ -11,9 +11,12 @@ cdef cnp.ndarray plain_cuts(cuts, int64_t total):
     cdef cnp.ndarray result
     cdef cnp.npy_intp index, last
     cdef int64_t *values
-    if not cnp.PyArray_CheckExact(cuts) or cnp.PyArray_NDIM(cuts) != 1:
+    if type(cuts) is list or type(cuts) is tuple:
+        last = len(cuts) - 1
+    elif cnp.PyArray_CheckExact(cuts) and cnp.PyArray_NDIM(cuts) == 1:
+        last = cnp.PyArray_DIMS(cuts)[0] - 1
+    else:
         return None
-    last = cnp.PyArray_DIMS(cuts)[0] - 1
     result = plain_lengths(cuts, last + 1, LARGEST_OFFSET) if last > 0 else None
     if result is None:
         return None
@@ -96,9 +99,9 @@ cdef cnp.ndarray packed_out(cnp.ndarray q, out, cnp.npy_intp depth, tuple inputs
 
 
 def attend_varlen_plain(
-    q, k, v, cu_seqlens_q, cu_seqlens_k, causal, window_size, scale, softcap, sinks, q_offset,
-    kv_lengths, kv_starts, block_table, k_scale, v_scale, precision, out, return_lse, threads,
-    bytes isa
+    q, k, v, cu_seqlens_q, cu_seqlens_k, causal, window_size, scale, softcap, alibi_slopes,
+    sinks, q_offset, kv_lengths, kv_starts, block_table, k_scale, v_scale, precision, out,
+    return_lse, threads, bytes isa
 ):
     """Attention of packed sequences with the most usual options, at once: see `attend_plain`."""
     cdef fa_args args
@@ -126,7 +129,7 @@ def attend_varlen_plain(
     keys = packed_keys(&args, cuts, cu_seqlens_k, kv_lengths is not None)
     if keys is None:
         return None
-    held = plain_vectors(&args, batch, sinks, q_offset)
+    held = plain_vectors(&args, batch, alibi_slopes, sinks, q_offset)
     if held is None:
         return None
     kept = packed_range(&args, keys[1], kv_starts, kv_lengths)
@@ -137,8 +140,8 @@ def attend_varlen_plain(
     )
     if owned is None:
         return None
-    inputs = (q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, kv_lengths, kv_starts, block_table)
-    out = packed_out(q, out, args.value_depth, (*inputs, k_scale, v_scale))
+    inputs = (q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, sinks, kv_lengths, kv_starts)
+    out = packed_out(q, out, args.value_depth, (*inputs, block_table, k_scale, v_scale))
     if out is None:
         return None
     describe(&args.out, in_order(out[None], True), 1)

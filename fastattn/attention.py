@@ -105,15 +105,14 @@ def attention(
     array([[1.   , 0.   ],
            [0.269, 0.731]], dtype=float32)
     """
-    if alibi_slopes is None:
-        threads = get_num_threads() if num_threads is None else num_threads
-        result = _core.attend_plain(
-            q, k, v, attn_mask, causal, window_size, scale, softcap, sinks, q_offset, kv_lengths,
-            kv_starts, block_table, k_scale, v_scale, layout, precision, out, return_lse, threads,
-            _isa(),
-        )  # fmt: skip
-        if result is not None:
-            return result
+    threads = get_num_threads() if num_threads is None else num_threads
+    result = _core.attend_plain(
+        q, k, v, attn_mask, causal, window_size, scale, softcap, alibi_slopes, sinks, q_offset,
+        kv_lengths, kv_starts, block_table, k_scale, v_scale, layout, precision, out, return_lse,
+        threads, _isa(),
+    )  # fmt: skip
+    if result is not None:
+        return result
     problem = _check.problem(
         q, k, v, attn_mask=attn_mask, causal=causal, window_size=window_size, scale=scale,
         softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks, q_offset=q_offset,
@@ -178,15 +177,14 @@ def attention_varlen(
     >>> fastattn.attention_varlen(q, k, v, [0, 2, 5], scale=0.0)[:, 0, 0]
     array([0.5, 0.5, 3. , 3. , 3. ], dtype=float32)
     """
-    if alibi_slopes is None:
-        threads = get_num_threads() if num_threads is None else num_threads
-        result = _core.attend_varlen_plain(
-            q, k, v, cu_seqlens_q, cu_seqlens_k, causal, window_size, scale, softcap, sinks,
-            q_offset, kv_lengths, kv_starts, block_table, k_scale, v_scale, precision, out,
-            return_lse, threads, _isa(),
-        )  # fmt: skip
-        if result is not None:
-            return result
+    threads = get_num_threads() if num_threads is None else num_threads
+    result = _core.attend_varlen_plain(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, causal, window_size, scale, softcap, alibi_slopes,
+        sinks, q_offset, kv_lengths, kv_starts, block_table, k_scale, v_scale, precision, out,
+        return_lse, threads, _isa(),
+    )  # fmt: skip
+    if result is not None:
+        return result
     problem = _check.varlen_problem(
         q, k, v, cu_seqlens_q, cu_seqlens_k, causal=causal, window_size=window_size, scale=scale,
         softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks, q_offset=q_offset,

@@ -17,9 +17,9 @@ B, HQ, HKV, SQ, SK, D, DV = 2, 4, 2, 3, 5, 8, 6
 DTYPES = ["float32", "float64", "float16", "bfloat16"]
 DEFAULTS = {
     "attn_mask": None, "causal": False, "window_size": None, "scale": None, "softcap": 0.0,
-    "sinks": None, "q_offset": None, "kv_lengths": None, "kv_starts": None, "block_table": None,
-    "k_scale": None, "v_scale": None, "layout": "bhsd", "precision": "highest", "out": None,
-    "return_lse": False, "num_threads": 1,
+    "alibi_slopes": None, "sinks": None, "q_offset": None, "kv_lengths": None, "kv_starts": None,
+    "block_table": None, "k_scale": None, "v_scale": None, "layout": "bhsd",
+    "precision": "highest", "out": None, "return_lse": False, "num_threads": 1,
 }  # fmt: skip
 SETTINGS = settings(
     max_examples=400, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
@@ -81,6 +81,8 @@ def plain_options(rng):
         {"kv_lengths": np.array([2, 5])}, {"kv_lengths": np.array([2, 5], np.int32)},
         {"kv_lengths": [1, 2], "q_offset": 1, "causal": True}, {"attn_mask": mask},
         {"kv_starts": 2}, {"kv_starts": np.array([4, 1], np.int32), "kv_lengths": [3, 5]},
+        {"alibi_slopes": rng.random(HQ), "kv_lengths": [4, 2]}, {"alibi_slopes": np.zeros(HQ)},
+        {"alibi_slopes": rng.random(2 * HQ).astype(np.float32)[::-2], "q_offset": -1},
         {"sinks": rng.standard_normal(HQ).astype(np.float32)}, {"sinks": np.full(HQ, -np.inf)},
         {"sinks": rng.standard_normal(3 * HQ)[::-3], "softcap": 3.0, "return_lse": True},
         {"k_scale": scales(rng, B, HKV, SK)}, {"v_scale": scales(rng, B, HKV, SK)},
@@ -241,7 +243,8 @@ def calls(draw):
             chosen[name] = draw(values)
     if draw(st.booleans()):
         kind = np.dtype(draw(st.sampled_from([np.float32, np.float64])))
-        chosen["sinks"] = draw(views(rng, [heads * group], kind, [1, 2, -1, 0]))
+        name = draw(st.sampled_from(["sinks", "alibi_slopes"]))
+        chosen[name] = draw(views(rng, [heads * group], kind, [1, 2, -1, 0]))
     for name in "k_scale", "v_scale":
         if draw(st.booleans()):
             shape = [(), (heads,), (batch, heads), (batch, heads, keys)][draw(st.integers(0, 3))]
@@ -333,6 +336,7 @@ UNUSUAL = {
 
 
 UNUSUAL["kv_starts"] = UNUSUAL["kv_lengths"]
+UNUSUAL["alibi_slopes"] = [*UNUSUAL["sinks"], np.full(HQ, -np.inf), np.ones((B, HQ))]
 
 
 @pytest.mark.parametrize("name", UNUSUAL)

@@ -20,8 +20,8 @@ PAGES, PAGE = 7, 4
 TABLE = np.array([[5, 0, 3], [2, 6, 1], [1, 4, 2]], np.int32)
 DEFAULTS = {
     "cu_seqlens_q": QUERIES, "cu_seqlens_k": KEYS, "causal": False, "window_size": None,
-    "scale": None, "softcap": 0.0, "sinks": None, "q_offset": None, "kv_lengths": None,
-    "kv_starts": None, "block_table": None, "k_scale": None, "v_scale": None,
+    "scale": None, "softcap": 0.0, "alibi_slopes": None, "sinks": None, "q_offset": None,
+    "kv_lengths": None, "kv_starts": None, "block_table": None, "k_scale": None, "v_scale": None,
     "precision": "highest", "out": None, "return_lse": False, "num_threads": 1,
 }  # fmt: skip
 
@@ -55,6 +55,8 @@ def packed_options(rng):
     return [
         {}, {"causal": True, "return_lse": True}, {"window_size": (2, 0)}, {"scale": 0.3},
         {"softcap": 3.0}, {"sinks": np.ones(HQ)}, {"q_offset": 1, "causal": True},
+        {"alibi_slopes": np.ones(HQ)}, {"cu_seqlens_q": QUERIES.tolist()},
+        {"cu_seqlens_k": tuple(KEYS.tolist()), "kv_lengths": [3, 0, 6]},
         {"kv_lengths": [3, 0, 6]}, {"kv_starts": np.array([1, 1, 5]), "kv_lengths": [4, 0, 4]},
         {"cu_seqlens_q": QUERIES.astype(np.int32)}, {"k_scale": 0.1, "v_scale": scales(rng, HKV)},
         {"k_scale": scales(rng, HKV, KEYS[-1]), "v_scale": scales(rng, KEYS[-1], HKV).T},
@@ -147,6 +149,7 @@ def calls(draw):
         "kv_lengths": st.just(rng.integers(0, most + 1)),
         "kv_starts": st.just(rng.integers(0, most + 1)),
         "sinks": st.just(rng.standard_normal(heads * group)),
+        "alibi_slopes": st.just(rng.random(heads * group)),
         "k_scale": st.just(scales(rng, heads)) | st.floats(-2, 2),
         "v_scale": st.just(scales(rng, *((pages, heads, page) if paged else (heads, keys)))),
     }.items():
@@ -165,16 +168,18 @@ def test_random_calls(call):
 def test_unusual_calls_are_left(rng):
     arrays, pages = tensors(rng), tensors(rng, paged=True)
     for value in (
-        QUERIES.tolist(), QUERIES[None], QUERIES[:1], np.array(5), QUERIES[::-1], QUERIES + 1,
+        QUERIES.tolist()[1:], [0], [], [0, 2.0, 5], QUERIES[None], QUERIES[:1], np.array(5),
+        QUERIES[::-1], QUERIES + 1,
         np.array([0, 3, 2, 5]), np.array([0, 2, 2, 4]), np.array([0, 2, 2, 6]), QUERIES.view(Array),
         QUERIES.astype(float), misaligned(QUERIES), swapped_bytes(QUERIES), None,
     ):  # fmt: skip
         assert plainly(*arrays, cu_seqlens_q=value) is None, value
     for options in (
-        {"cu_seqlens_k": KEYS[:-1]}, {"cu_seqlens_k": None}, {"cu_seqlens_k": KEYS.tolist()},
+        {"cu_seqlens_k": KEYS[:-1]}, {"cu_seqlens_k": None}, {"cu_seqlens_k": [0, 4, 3, 11]},
         {"cu_seqlens_k": np.array([0, 4, 3, 11])}, {"cu_seqlens_k": KEYS * 2},
         {"kv_lengths": [5, 0, 0]}, {"kv_lengths": [1, 1]}, {"kv_starts": [0, 2, 0]},
         {"kv_starts": -1}, {"q_offset": [0, 0, 0]}, {"sinks": [0.0] * HQ}, {"return_lse": 1},
+        {"alibi_slopes": [0.0] * HQ},
         {"k_scale": scales(rng, HKV, 1)}, {"k_scale": scales(rng, KEYS[-1], HKV)},
         {"v_scale": scales(rng, 3, HKV)}, {"scale": "1"}, {"block_table": TABLE},
     ):  # fmt: skip
