@@ -134,6 +134,25 @@ def test_generation_goes_on_from_caches(tmp_path, rng):
     assert [*first, *rest] == whole.tolist()
 
 
+def test_caches_take_nothing_of_a_sequence_that_has_ended(tmp_path, rng):
+    """Nor do they need room for it: the longer prompt leaves some for a single token."""
+    saved(tmp_path)
+    model = load_llama(tmp_path)
+    prompts = [rng.integers(0, 60, 9), rng.integers(0, 60, 1)]
+    free = model.generate(prompts, max_new_tokens=8)
+    assert free[0][0] not in free[1]
+    caches = model.new_caches(2, 10)
+    options = {"max_new_tokens": 8, "stop_ids": [free[0][0]]}
+    found = model.generate(prompts, caches=caches, **options)
+    assert [each.tolist() for each in found] == [free[0][:1].tolist(), free[1].tolist()]
+    assert [cache.lengths.tolist() for cache in caches] == [[9, 8]] * 2
+    last = np.array([each[-1:] for each in found])
+    logits = model(last, caches=caches, last_only=True)
+    for prompt, tokens, row in zip(prompts, found, logits, strict=True):
+        whole = model(np.concatenate([prompt, tokens])[None], last_only=True)
+        np.testing.assert_allclose(row, whole[0], atol=TOLERANCE)
+
+
 def test_no_token_stays_in_caches_on_error(tmp_path, rng):
     saved(tmp_path)
     model = load_llama(tmp_path)
@@ -282,8 +301,8 @@ def test_bad_input(tmp_path):
         model.generate(np.array([1.0]))
     with pytest.raises(ValueError, match="top_k: expected None with temperature 0, got 3"):
         model.generate([1], top_k=3)
-    with pytest.raises(ValueError, match="lengths: expected values from 1 to 3, got 0"):
-        model(np.zeros((2, 3), int), lengths=[3, 0], last_only=True)
+    with pytest.raises(ValueError, match="lengths: expected values from 0 to 3, got 4"):
+        model(np.zeros((2, 3), int), lengths=[3, 4], last_only=True)
     with pytest.raises(ValueError, match=r"ids: expected shape \(batch, tokens\), got \(3,\)"):
         model(np.zeros(3, int))
     with pytest.raises(ValueError, match="caches: expected 2, one for each layer, got 1"):

@@ -135,7 +135,7 @@ def decode(
     step : callable
         ``step(ids, lengths)`` takes the new tokens (batch, tokens), of which the first
         lengths[b] are real (None: all), and returns the logits of what comes next
-        (batch, vocabulary).
+        (batch, vocabulary). A sequence that has ended has none; its logits may be anything.
     prompts : sequence of array of int, (tokens,)
         What the first step takes; at least one token each.
     choose : callable
@@ -159,7 +159,7 @@ def decode(
         ended |= np.isin(chosen, stop_ids)
         if ended.all():
             return
-        ids, lengths = chosen[:, None], None
+        ids, lengths = chosen[:, None], (~ended).astype(np.int64) if ended.any() else None
 
 
 def collected(steps: Iterator[npt.NDArray], batch: int) -> list[npt.NDArray]:

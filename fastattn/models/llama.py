@@ -83,9 +83,10 @@ class Llama:
         caches : sequence of Cache, optional
             From `new_caches`: the ids are those behind the tokens in them, and join them.
         lengths : array of int, (batch,), optional
-            Tokens that are real in each row; at least 1 with `last_only`.
+            Tokens that are real in each row.
         last_only : bool
-            Only those after the last real token of each row, which spares the head's product.
+            Only those after the last real token of each row, which spares the head's product. They
+            mean nothing in a row without one.
         **decoder_options
             Of the call of `Decoder`: attn_mask, num_threads.
 
@@ -98,7 +99,7 @@ class Llama:
             raise ValueError(f"ids: expected shape (batch, tokens), got {x.shape[:-1]}")
         batch, tokens, _ = x.shape
         ends = options.per_batch(
-            "lengths", tokens if lengths is None else lengths, (batch,), int(last_only), tokens
+            "lengths", tokens if lengths is None else lengths, (batch,), 0, tokens
         )
         past = None if caches is None else caches[0].lengths
         turn = self._rotation(token_positions(tokens, past))
