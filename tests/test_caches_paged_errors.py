@@ -70,6 +70,65 @@ def test_append_errors(method, changes, exception, message):
         np.testing.assert_array_equal(array, before[name])
 
 
+class Breaking:
+    """An array of which some writes succeed, before one is interrupted."""
+
+    def __init__(self, array, writes):
+        self.array, self.writes = array, writes
+
+    def __getitem__(self, index):
+        return self.array[index]
+
+    def __setitem__(self, index, value):
+        if self.writes == 0:
+            raise KeyboardInterrupt
+        self.writes -= 1
+        self.array[index] = value
+
+
+@pytest.mark.parametrize("writes", [0, 1])
+@pytest.mark.parametrize("method, ids, counts", [
+    ("append", [0, 1], [1, 1]), ("append", [0], [3]), ("append_varlen", [1, 4], [1, 0]),
+])  # fmt: skip
+def test_append_that_breaks_off(method, ids, counts, writes):
+    """Neither tokens nor pages are taken, be it in the copy of a page or in that of the tokens."""
+    cache, q = crowded(), np.ones((5, 4, 1, 8), np.float32)
+    before = {name: np.array(cache.state()[name]) for name in cache._BOOKKEEPING}
+    out = cache.attend(cache.ids, q)
+    whole, owners = cache._targets[1], cache._pool.owners.copy()
+    k, v = 2 * K[: len(ids), :, : max(counts)], 2 * V[: len(ids), :, : max(counts)]
+    arguments = ids, k, v, counts
+    if method == "append_varlen":
+        arguments = ids, 2 * PACK["k"][:1], 2 * PACK["v"][:1], np.cumsum([0, *counts])
+    cache._targets[1] = Breaking(whole, writes)
+    with pytest.raises(KeyboardInterrupt):
+        getattr(cache, method)(*arguments)
+    cache._targets[1] = whole
+    assert cache.free_pages == 1
+    np.testing.assert_array_equal(cache._pool.owners, owners)
+    for name, array in before.items():
+        np.testing.assert_array_equal(cache.state()[name], array)
+    np.testing.assert_array_equal(cache.attend(cache.ids, q), out)
+    getattr(cache, method)(*arguments)
+    assert cache.free_pages == 0
+    assert cache.lengths(ids).tolist() == [7 + count for count in counts]
+
+
+def test_append_that_breaks_off_leaves_the_tokens_of_a_longer_fork(rng):
+    """The shorter one would write to the common page where the longer one has a token."""
+    cache = fastattn.PagedKVCache(6, 4, 1, 8)
+    first = cache.new()
+    k, v = rng.standard_normal((2, 1, 1, 7, 8)).astype(np.float32)
+    cache.append(first, k, v)
+    second = cache.fork(first)
+    cache.truncate(second, 6)
+    cache._targets[1] = Breaking(cache._targets[1], 1)
+    with pytest.raises(KeyboardInterrupt):
+        cache.append([first, second], *np.ones((2, 2, 1, 1, 8), np.float32))
+    pages = cache.k[cache.block_table(first)[0], 0]
+    np.testing.assert_array_equal(pages.reshape(8, 8)[:7], k[0, 0])
+
+
 def test_the_last_owner_needs_no_copy():
     """Three share a page: two copies, and the pages of two are enough."""
     cache = crowded()

@@ -295,22 +295,24 @@ class PagedKVCache(Cache):
 
     def _write(self, sequences, sources, counts, begins):
         """Write counts[b] tokens behind sequence b, from (row, token) begins[b] of sources on."""
-        for old, new in self._pool.reserve(sequences, counts):
+        pages, copies = self._pool.reserve(sequences, counts)
+        for old, new in copies.values():
             for target in self._targets:
                 target[new] = target[old]
         places = []  # page, place in it, row of the source, token of it, how many
-        for sequence, count, (row, token) in zip(sequences, counts, begins, strict=True):
-            for page, offset, step in self._pool.extend(sequence, count):
+        for b, (row, token) in enumerate(begins):
+            for page, offset, step in self._pool.places(sequences[b], counts[b], copies.get(b)):
                 places.append((page, offset, row, token, step))
                 token += step
-        if places and all(place[-1] == 1 for place in places):
-            pages, offsets, rows, tokens, _ = np.array(places).T
+        if places and len(places) == sum(counts):  # one token each
+            into, offsets, rows, tokens, _ = np.array(places).T
             for target, source in zip(self._targets, sources, strict=True):
-                target[pages, :, offsets] = source[rows, :, tokens]
-            return
-        for page, offset, row, token, step in places:
-            for target, source in zip(self._targets, sources, strict=True):
-                target[page, :, offset : offset + step] = source[row, :, token : token + step]
+                target[into, :, offsets] = source[rows, :, tokens]
+        else:
+            for page, offset, row, token, step in places:
+                for target, source in zip(self._targets, sources, strict=True):
+                    target[page, :, offset : offset + step] = source[row, :, token : token + step]
+        self._pool.commit(sequences, counts, pages, copies)
 
     def _bookkeeping(self):
         return self._pool.state()

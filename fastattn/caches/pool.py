@@ -40,12 +40,12 @@ class Sequence:
         """The page of the last token."""
         return int(self.table[self.blocks - 1])
 
-    def add(self, page):
-        """Take one page more; the table doubles when it is full."""
-        if self.blocks == self.table.size:
-            self.table = np.concatenate([self.table, np.zeros_like(self.table)])
-        self.table[self.blocks] = page
-        self.blocks += 1
+    def set_aside(self, blocks, pages):
+        """Name pages behind the entries in use, up to `blocks`; the table doubles when full."""
+        for block in range(self.blocks, blocks):
+            if block == self.table.size:
+                self.table = np.concatenate([self.table, np.zeros_like(self.table)])
+            self.table[block] = next(pages)
 
     def drop(self, begin, end):
         """Forget a range of entries; return the pages that they named."""
@@ -135,56 +135,75 @@ class PagePool:
         return pages.size
 
     def reserve(self, sequences, counts):
-        """Give each sequence pages for so many more tokens: all of them or, ValueError, none.
+        """Find pages for so many more tokens of each sequence: for all or, ValueError, for none.
+
+        Nothing is taken before `commit`, so that all stays as it is where writing breaks off.
 
         Returns
         -------
-        list of (int, int)
-            Pages to be copied, and where to: the last ones of sequences that shared them.
+        pages : list of int
+            Free pages that are needed.
+        copies : dict of int to (int, int)
+            By number of the sequence: its last page, which others share, and where to copy it.
         """
-        needed, sharing, owners = 0, [], {}
-        for sequence, count in zip(sequences, counts, strict=True):
+        needed, growing, sharing = 0, [], {}
+        for b, (sequence, count) in enumerate(zip(sequences, counts, strict=True)):
             if not count:
                 continue
-            needed += -(-(sequence.length + count) // self.page_size) - sequence.blocks
+            blocks = -(-(sequence.length + count) // self.page_size)
+            if blocks > sequence.blocks:
+                needed += blocks - sequence.blocks
+                growing.append((sequence, blocks))
             if sequence.length % self.page_size:
                 last = sequence.last()
-                owners.setdefault(last, int(self.owners[last]))
-                if owners[last] > 1:
-                    owners[last] -= 1  # the last one that shares it needs no copy
-                    sharing.append(sequence)
-        needed += len(sharing)
+                if self.owners[last] > 1:
+                    sharing.setdefault(last, []).append(b)
+        for last, among in sharing.items():
+            if len(among) == self.owners[last]:
+                # One needs no copy: the longest, which does not write where the others have tokens.
+                among.remove(max(among, key=lambda b: (sequences[b].length, b)))
+        needed += sum(map(len, sharing.values()))
         if needed > len(self.free):
             raise ValueError(
                 f"k: expected tokens that fit into the free pages, {len(self.free)}, got tokens "
                 f"that need {needed} (free or evict sequences)"
             )
-        copies = []
-        for sequence in sharing:
-            copies.append((sequence.last(), self._take()))
-            self.owners[sequence.last()] -= 1
-            sequence.table[sequence.blocks - 1] = copies[-1][1]
-        for sequence, count in zip(sequences, counts, strict=True):
-            while sequence.blocks * self.page_size < sequence.length + count:
-                sequence.add(self._take())
-        return copies
+        if not needed:
+            return [], {}
+        pages = self.free[: -needed - 1 : -1]
+        fresh = iter(pages)
+        copies = {b: (last, next(fresh)) for last, among in sharing.items() for b in among}
+        for sequence, blocks in growing:
+            sequence.set_aside(blocks, fresh)
+        return pages, copies
 
-    def extend(self, sequence, count):
-        """Count tokens as there; return where they go: [(page, place in it, how many), ...]."""
+    def places(self, sequence, count, copy=None):
+        """Return where tokens go that come next: [(page, place in it, how many), ...].
+
+        With a copy (old, new) of the last page, those of the old one go to the new one.
+        """
         places = []
-        end = sequence.length + count
-        while sequence.length < end:
-            block, offset = divmod(sequence.length, self.page_size)
-            step = min(self.page_size - offset, end - sequence.length)
-            places.append((int(sequence.table[block]), offset, step))
-            sequence.length += step
+        position = sequence.length
+        end = position + count
+        while position < end:
+            block, offset = divmod(position, self.page_size)
+            step = min(self.page_size - offset, end - position)
+            page = int(sequence.table[block])
+            places.append((copy[1] if copy and page == copy[0] else page, offset, step))
+            position += step
         return places
 
-    def _take(self):
-        """Take a free page, for one owner."""
-        page = self.free.pop()
-        self.owners[page] = 1
-        return page
+    def commit(self, sequences, counts, pages, copies):
+        """Take the pages that `reserve` found, and count the tokens as there."""
+        if pages:
+            del self.free[-len(pages) :]
+            self.owners[pages] = 1
+        for b, (old, new) in copies.items():
+            sequences[b].table[sequences[b].blocks - 1] = new
+            self.owners[old] -= 1
+        for sequence, count in zip(sequences, counts, strict=True):
+            end = sequence.length + count
+            sequence.blocks, sequence.length = -(-end // self.page_size), end
 
     def _release(self, pages):
         """Have one owner less for each of these pages, all different."""
