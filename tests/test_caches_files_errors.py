@@ -93,6 +93,10 @@ WRONG_STATES = {
                 "arrays: expected ids from 0 to 2, each once, got [0, 2, 3]"),
     "evicted": ("paged", {"evicted": np.array([1, 0, -1])}, ValueError,
                 "arrays: expected tables of pages that are there"),
+    "evicted past the length": ("paged", {"evicted": np.array([3, 0, 0])}, ValueError,
+                                "arrays: expected tables of pages that are there"),
+    "page twice": ("paged", {"tables": np.array([0, 1, 2, 3, 0, 1, 1])}, ValueError,
+                   "arrays: expected each page once in a table, got 1 again"),
     "lengths": ("paged", {"lengths": np.array([9, -1, 9])}, ValueError,
                 "arrays: expected tables of pages that are there"),
 }  # fmt: skip

@@ -234,7 +234,7 @@ class PagePool:
             lengths.shape == evicted.shape == ids.shape == (ids.size,)
             and tables.size == blocks.sum()
             and ((tables >= 0) & (tables < self.pages)).all()
-            and ((lengths >= 0) & (evicted >= 0) & (evicted <= blocks)).all()
+            and ((lengths >= 0) & (evicted >= 0) & (evicted <= lengths // self.page_size)).all()
         )
         if not fits:
             raise ValueError("arrays: expected tables of pages that are there, got others")
@@ -245,7 +245,12 @@ class PagePool:
         ends = np.cumsum(blocks)
         for name, length, gone, count, end in zip(ids, lengths, evicted, blocks, ends, strict=True):
             table = np.append(tables[end - count : end], 0).astype(np.int32)
+            sequence = Sequence(int(length), int(count), int(gone), table)
+            pages, uses = np.unique(sequence.pages(), return_counts=True)
+            if (uses > 1).any():
+                twice = pages[uses > 1][0]
+                raise ValueError(f"arrays: expected each page once in a table, got {twice} again")
             self.next_id = int(name)
-            self.add(Sequence(int(length), int(count), int(gone), table))
+            self.add(sequence)
         self.next_id = next_id
         self.free = np.flatnonzero(self.owners == 0)[::-1].tolist()
