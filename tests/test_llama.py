@@ -180,6 +180,9 @@ def test_stop_tokens_and_streaming(tmp_path, rng):
         model = load_llama(tmp_path)
         assert model.generate(prompt, max_new_tokens=15).tolist() == expected
     assert model.generate(prompt, max_new_tokens=15, stop_ids=[]).tolist() == tokens
+    assert model.generate(prompt, max_new_tokens=15, stop_ids={stop}).tolist() == expected
+    with pytest.raises(TypeError, match="stop_ids: expected integers, got dtype object"):
+        model.stream(prompt, stop_ids=[None])
     stream = model.stream(prompt, max_new_tokens=15)
     assert [int(each[0]) for each in stream] == expected
 

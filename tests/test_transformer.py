@@ -335,3 +335,35 @@ def test_decode_ends_each_sequence_by_itself():
     columns = decoding.collected(iter(steps), 3)
     assert [each.tolist() for each in columns] == [[6, 7], [3, 4, 5, 6, 7], [5, 6, 7]]
     assert list(layers.decode(step, prompts, layers.greedy, max_new_tokens=0)) == []
+
+
+@pytest.mark.parametrize(
+    "stop_ids", [[7], {7}, {7: "end"}.keys(), range(7, 9), np.array([7], np.uint8)], ids=str
+)
+def test_any_collection_of_stop_ids(stop_ids):
+    def step(ids, lengths):
+        return np.eye(20)[ids[:, -1] + 1]
+
+    steps = layers.decode(step, [[4]], layers.greedy, max_new_tokens=6, stop_ids=stop_ids)
+    assert [int(each[0]) for each in steps] == [5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "stop_ids, found",
+    [
+        (7, "a collection of integers, got int"),
+        (None, "a collection of integers, got NoneType"),
+        ([None], "integers, got dtype object"),
+        ({"7"}, "integers, got dtype str32"),
+        ([True], "integers, got dtype bool"),
+    ],
+    ids=str,
+)
+def test_stop_ids_are_checked_before_the_first_step(model, monkeypatch, stop_ids, found):
+    message = f"stop_ids: expected {found}"
+    steps = layers.decode(pytest.fail, [[4]], pytest.fail, max_new_tokens=6, stop_ids=stop_ids)
+    with pytest.raises(TypeError, match=message):
+        next(steps)
+    monkeypatch.setattr(layers.EncoderDecoder, "encode", pytest.fail)
+    with pytest.raises(TypeError, match=message):
+        model.greedy([1, 2], begin_id=1, max_new_tokens=6, stop_ids=stop_ids)

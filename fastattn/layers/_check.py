@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Validation of the arguments of `fastattn.layers`, in the words of `fastattn._check_options`."""
 
+from collections.abc import Sequence, Set
+
 import numpy as np
 
 from fastattn import _check_dtypes as dtypes
@@ -75,6 +77,13 @@ def indices(name, value, shape=None):
     if shape is not None and value.shape != shape:
         raise ValueError(f"{name}: expected shape {shape}, got {value.shape}")
     return value
+
+
+def stop_ids(value):
+    """Return `stop_ids`, integers in any order, as an array."""
+    if isinstance(value, Sequence | Set):
+        value = list(value)
+    return options.integers("stop_ids", value, "a collection of integers")
 
 
 def token_ids(name, value, vocabulary):

@@ -5,13 +5,14 @@ A model is here a function from new tokens to the scores (logits) of the token a
 remembers of the tokens before is its own affair, in caches.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from fastattn import _check_options as options
+from fastattn.layers import _check
 from fastattn.layers.batching import pad, sequences
 
 Choice = Callable[[npt.NDArray], npt.NDArray]
@@ -126,7 +127,7 @@ def decode(
     choose: Choice,
     *,
     max_new_tokens: int,
-    stop_ids: Sequence[int] = (),
+    stop_ids: Collection[int] = (),
 ) -> Iterator[npt.NDArray]:
     """Yield the next token of every sequence, until all have ended.
 
@@ -141,7 +142,7 @@ def decode(
     choose : callable
         From logits to tokens: `greedy`, or a `Sampler`.
     max_new_tokens : int
-    stop_ids : sequence of int
+    stop_ids : collection of int
         A sequence ends with the first of these that it gets.
 
     Yields
@@ -150,13 +151,14 @@ def decode(
         -1 for a sequence that ended before.
     """
     rows, _ = sequences("prompts", prompts)
+    stops = _check.stop_ids(stop_ids)
     ids, sizes = pad(rows)
     lengths = None if (sizes == ids.shape[1]).all() else sizes
     ended = np.zeros(len(ids), bool)
     for _ in range(options.integer("max_new_tokens", max_new_tokens, 0)):
         chosen = choose(step(ids, lengths))
         yield np.where(ended, ENDED, chosen)
-        ended |= np.isin(chosen, stop_ids)
+        ended |= np.isin(chosen, stops)
         if ended.all():
             return
         ids, lengths = chosen[:, None], (~ended).astype(np.int64) if ended.any() else None

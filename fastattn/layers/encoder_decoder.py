@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Encoder and decoder together: a source sequence in, a target sequence out, token by token."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,7 +93,7 @@ class EncoderDecoder:
         *,
         begin_id: int,
         max_new_tokens: int,
-        stop_ids: Sequence[int] = (),
+        stop_ids: Collection[int] = (),
     ) -> list[npt.NDArray] | npt.NDArray:
         """Return the target, choosing the likeliest token each time.
 
@@ -103,7 +103,7 @@ class EncoderDecoder:
         begin_id : int
             What the target begins with; not part of the result.
         max_new_tokens : int
-        stop_ids : sequence of int
+        stop_ids : collection of int
             A target ends with the first of these, which is part of the result.
 
         Returns
@@ -119,7 +119,7 @@ class EncoderDecoder:
         *,
         begin_id: int,
         max_new_tokens: int,
-        stop_ids: Sequence[int] = (),
+        stop_ids: Collection[int] = (),
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -144,6 +144,7 @@ class EncoderDecoder:
 
     def _generate(self, source_ids, choose: Choice, begin_id, max_new_tokens, stop_ids):
         options.integer("max_new_tokens", max_new_tokens, 0)
+        stop_ids = _check.stop_ids(stop_ids)
         sources, alone = sequences("source_ids", source_ids)
         ids, lengths = pad(sources)
         begin = _check.token_ids("begin_id", np.array([begin_id]), len(self.target_embedding.table))

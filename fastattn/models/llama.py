@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Llama-family language models: prompt tokens in, the tokens that follow out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ class Llama:
         Its layers have no cross-attention.
     w_head : ndarray, (D_model, vocabulary), optional
         From the decoder's output to logits. Default: the embedding's table, transposed.
-    stop_ids : sequence of int
+    stop_ids : collection of int
         Tokens that end a sequence, unless a call says otherwise.
     tokenizer : tokenizers.Tokenizer, optional
     """
@@ -41,7 +41,7 @@ class Llama:
     embedding: Embedding
     decoder: Decoder
     w_head: npt.NDArray | None = None
-    stop_ids: Sequence[int] = ()
+    stop_ids: Collection[int] = ()
     tokenizer: Any = None
 
     def __post_init__(self) -> None:
@@ -125,7 +125,7 @@ class Llama:
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int | np.random.Generator | None = None,
-        stop_ids: Sequence[int] | None = None,
+        stop_ids: Collection[int] | None = None,
         caches: Sequence[Cache] | None = None,
     ) -> npt.NDArray | list[npt.NDArray]:
         """Return the tokens that follow each prompt.
@@ -138,7 +138,7 @@ class Llama:
             0 chooses the likeliest token; else tokens are drawn, see `Sampler`.
         top_k, top_p, seed
             As in `Sampler`.
-        stop_ids : sequence of int, optional
+        stop_ids : collection of int, optional
             A sequence ends with the first of these, which is part of the result. Default: those of
             the model.
         caches : sequence of Cache, optional
@@ -167,7 +167,7 @@ class Llama:
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int | np.random.Generator | None = None,
-        stop_ids: Sequence[int] | None = None,
+        stop_ids: Collection[int] | None = None,
         caches: Sequence[Cache] | None = None,
     ) -> Iterator[npt.NDArray]:
         """Yield the tokens that follow each prompt as they come.
@@ -189,6 +189,7 @@ class Llama:
 
     def _stream(self, rows, choose, max_new_tokens, stop_ids, caches):
         options.integer("max_new_tokens", max_new_tokens, 0)
+        stop_ids = _check.stop_ids(self.stop_ids if stop_ids is None else stop_ids)
         for row in rows:
             _check.token_ids("prompt_ids", row, len(self.embedding.table))
         if caches is None:
@@ -198,7 +199,6 @@ class Llama:
         def step(ids, lengths):
             return self(ids, caches=caches, lengths=lengths, last_only=True)
 
-        stop_ids = self.stop_ids if stop_ids is None else stop_ids
         return decode(step, rows, choose, max_new_tokens=max_new_tokens, stop_ids=stop_ids)
 
     def complete(self, text: str, **generate_options: Any) -> str:
