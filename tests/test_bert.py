@@ -75,8 +75,11 @@ def test_token_types(tmp_path, rng):
     ids, types = rng.integers(0, 60, (2, 9)), rng.integers(0, 2, (2, 9))
     with torch.inference_mode():
         expected = theirs(torch.from_numpy(ids), token_type_ids=torch.from_numpy(types))[0]
-    found = load_bert(tmp_path)(ids, type_ids=types)
+    model = load_bert(tmp_path)
+    found = model(ids, type_ids=types)
     np.testing.assert_allclose(found, expected.numpy(), atol=TOLERANCE)
+    shared = model(ids, type_ids=types[0])
+    np.testing.assert_allclose(shared[0], expected[0].numpy(), atol=TOLERANCE)
 
 
 def test_patterns_match_transformers(tmp_path, rng):
@@ -243,6 +246,12 @@ def test_bad_input(tmp_path):
         model(np.zeros((1, 21), int))
     with pytest.raises(ValueError, match="type_ids: expected numbers from 0 to 1, got 2"):
         model(np.zeros((1, 3), int), type_ids=np.full((1, 3), 2))
+    for shape in (1,), (1, 1), (2, 3), (1, 1, 3):
+        message = r"type_ids: expected a shape \(..., 3\) that broadcasts to \(1, 3\), got \("
+        with pytest.raises(ValueError, match=message):
+            model(np.zeros((1, 3), int), type_ids=np.zeros(shape, int))
+    with pytest.raises(ValueError, match=r"ids: expected shape \(..., tokens\), got \(\)"):
+        model(np.array(3))
     with pytest.raises(ValueError, match="cu_seqlens: expected numbers rising from 0 to 3 tokens"):
         model(np.zeros(3, int), cu_seqlens=[0, 2])
     with pytest.raises(ValueError, match="cu_seqlens: expected at least one token in each text"):

@@ -6,6 +6,7 @@ summed; where torch is the other side, its rounding counts as well.
 """
 
 import math
+import re
 
 import ml_dtypes
 import numpy as np
@@ -327,9 +328,25 @@ def test_embedding(rng):
     np.testing.assert_allclose(placed(ids), 2 * table[ids] + positions[:3], atol=1e-6)
     places = np.array([[0, 1, 2], [3, 4, 5]])
     np.testing.assert_allclose(placed(ids, places), 2 * table[ids] + positions[places], atol=1e-6)
+    for shared in places[1], places[1:]:
+        expected = 2 * table[ids] + positions[3:]
+        np.testing.assert_allclose(placed(ids, shared), expected, atol=1e-6)
     narrow = layers.Embedding(table.astype(ml_dtypes.bfloat16))(ids)
     assert narrow.dtype == np.float32
     np.testing.assert_array_equal(narrow, table[ids].astype(ml_dtypes.bfloat16).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    "shape, found",
+    [((3,), (1,)), ((3,), (2,)), ((3,), ()), ((3,), (2, 3)), ((3,), (1, 3)), ((3,), (2, 1)),
+     ((2, 3), (2, 1)), ((2, 3), (3, 3)), ((2, 3), (2,)), ((2, 1), (2, 3)), ((0, 3), (2, 3))],
+)  # fmt: skip
+def test_positions_are_one_for_each_token(shape, found):
+    """NumPy would give many tokens one position, or make rows that ids do not have."""
+    embed = layers.Embedding(np.ones((10, 4), np.float32), np.ones((6, 4), np.float32))
+    message = f"positions: expected a shape (..., {shape[-1]}) that broadcasts to {shape}, got "
+    with pytest.raises(ValueError, match=re.escape(f"{message}{found}")):
+        embed(np.zeros(shape, int), np.zeros(found, int))
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint64, np.int8, list])

@@ -103,6 +103,20 @@ def in_range(name, value, end):
         raise ValueError(f"{name}: expected numbers from 0 to {end - 1}, got {wrong}")
 
 
+def for_tokens(name, value, shape, end):
+    """Return integers from 0 to `end` - 1 for tokens of `shape`; leading axes broadcast."""
+    value = indices(name, value)
+    pairs = zip(value.shape[::-1], shape[::-1], strict=False)
+    fits = value.ndim <= len(shape) and value.shape[-1:] == shape[-1:]
+    if not fits or any(found not in (1, size) for found, size in pairs):
+        raise ValueError(
+            f"{name}: expected a shape (..., {shape[-1]}) that broadcasts to {shape}, got "
+            f"{value.shape}"
+        )
+    in_range(name, value, end)
+    return value
+
+
 def packing(name, value, total):
     """Return the borders of packed sequences, (B + 1,) int64: they rise from 0 to `total`."""
     value = indices(name, value)

@@ -46,19 +46,19 @@ class Embedding:
         ----------
         ids : array of int, (..., tokens)
         positions : array of int, (..., tokens), optional
-            Default: 0, 1, 2, ...
+            (tokens,) for the same in every row. Default: 0, 1, 2, ...
 
         Returns
         -------
         ndarray, (..., tokens, D_model)
         """
         ids = _check.token_ids("ids", ids, len(self.table))
+        if self.positions is not None:
+            places = np.arange(ids.shape[-1]) if positions is None else positions
+            places = _check.for_tokens("positions", places, ids.shape, len(self.positions))
         x = widened(self.table[ids], self.dtype)
         if self.scale != 1.0:
             x = x * x.dtype.type(self.scale)
         if self.positions is None:
             return x
-        places = np.arange(ids.shape[-1]) if positions is None else positions
-        places = _check.indices("positions", places)
-        _check.in_range("positions", places, len(self.positions))
         return x + widened(self.positions[places], self.dtype)

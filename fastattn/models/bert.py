@@ -83,23 +83,24 @@ class Bert:
         ids : array of int, (batch, tokens), or (tokens,) packed by `cu_seqlens`
         cu_seqlens : array of int, (sequences + 1,), optional
         type_ids : array of int, shape of ids, optional
-            Default 0.
+            (tokens,) for the same in every row. Default: 0.
 
         Returns
         -------
         ndarray, (..., tokens, D_model)
         """
-        ids = _check.indices("ids", ids)
+        ids = _check.token_ids("ids", ids, len(self.embedding.table))
         if cu_seqlens is not None:
             cu_seqlens = _check.packing("cu_seqlens", cu_seqlens, ids.size)
+        types: Any = slice(1)
+        if type_ids is not None:
+            if self.type_table is None:
+                raise ValueError("type_ids: expected None, this model has no token types")
+            types = _check.for_tokens("type_ids", type_ids, ids.shape, len(self.type_table))
         places = token_positions(ids.shape[-1], cu_seqlens=cu_seqlens) + self.first_position
         x = self.embedding(ids, places)
         if self.type_table is not None:
-            types = np.zeros(1, np.int64) if type_ids is None else type_ids
-            types = _check.token_ids("type_ids", types, len(self.type_table))
             x += widened(self.type_table[types], x.dtype)
-        elif type_ids is not None:
-            raise ValueError("type_ids: expected None, this model has no token types")
         return self.embedding_norm(x)
 
     def __call__(
