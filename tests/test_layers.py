@@ -206,6 +206,13 @@ def test_linear_with_narrow_weights(rng, stored, transposed, monkeypatch):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("stored", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_linear_of_no_inputs(stored):
+    bias = np.arange(5, dtype=stored)
+    found = layers.linear(np.zeros((2, 3, 0), np.float32), np.zeros((0, 5), stored), bias)
+    np.testing.assert_array_equal(found, np.tile(np.arange(5, dtype=np.float32), (2, 3, 1)))
+
+
 def test_every_float16_is_widened_exactly():
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(256, 256)
     for stored in (every, every.T, every[:, ::2]):

@@ -59,7 +59,7 @@ def linear(x: npt.NDArray, weight: npt.NDArray, bias: npt.NDArray | None = None)
 
 def _multiply_by_blocks(rows, weight, out):
     """Write rows @ weight to `out`, widening as many columns of `weight` as fit the cache."""
-    columns = max(1, WIDE_BLOCK // len(weight))
+    columns = max(1, WIDE_BLOCK // max(1, len(weight)))  # without inputs the product is 0
     for begin in range(0, weight.shape[1], columns):
         part = slice(begin, begin + columns)
         np.matmul(rows, widened(weight[:, part], out.dtype), out=out[:, part])
