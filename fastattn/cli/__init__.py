@@ -69,14 +69,20 @@ def main(arguments=None):
         return overview() if options.command is None else options.run(options)
     except UsageError as error:
         command = f" {options.command}" if options.command else ""
-        print(f"python -m fastattn{command}: error: {error}", file=sys.stderr)
+        _complain(f"python -m fastattn{command}: error: {error}")
         return 2
     except BrokenPipeError:  # the reader, such as head, has seen enough
-        sys.stderr.close()
+        if sys.stderr is not None:
+            sys.stderr.close()
         return 1
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        _complain("interrupted")
         return 130
+
+
+def _complain(text):
+    if sys.stderr is not None:  # print would take standard output instead
+        print(text, file=sys.stderr)
 
 
 def overview():

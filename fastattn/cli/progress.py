@@ -15,7 +15,7 @@ INTERVAL = 0.1  # seconds between two drawings of the plain bar
 @contextlib.contextmanager
 def bar(title):
     """Show a progress bar in a ``with`` block; gives ``update(fraction, text="")``."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():  # None: the process began without it
         yield lambda fraction, text="": None
         return
     try:

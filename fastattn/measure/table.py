@@ -223,7 +223,8 @@ def markdown(headings, lines):
 
 def show(headings, lines, title=None):
     """Print a table: with rich in a terminal, as aligned text otherwise."""
-    if not sys.stdout.isatty() or importlib.util.find_spec("rich") is None:
+    terminal = sys.stdout is not None and sys.stdout.isatty()  # None: the process began without it
+    if not terminal or importlib.util.find_spec("rich") is None:
         print("\n".join([*([title] if title else []), plain(headings, lines)]))
         return
     from rich.console import Console
