@@ -58,7 +58,8 @@ def heatmap(weights, tokens=None, *, key_tokens=None, titles=None, allowed=None,
     if titles is None:
         titles = [f"head {n + 1}" for n in range(heads)] if heads > 1 else [""]
     titles = _words("titles", titles, heads)
-    forbidden = weights == 0 if allowed is None else ~np.broadcast_to(allowed, weights.shape)
+    forbidden = weights == 0 if allowed is None else ~np.asarray(allowed, bool)
+    forbidden = np.broadcast_to(forbidden, weights.shape)
     figure, panels = _grid(heads, queries, keys)
     for n, axes in enumerate(panels):
         shown = np.ma.masked_where(forbidden[n], weights[n])

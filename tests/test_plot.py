@@ -44,6 +44,11 @@ def test_several_heads(rng):
     np.testing.assert_array_equal(panels[2].images[0].get_array().mask, weights[2] <= 0.5)
 
 
+def test_allowed_may_be_numbers():
+    [panel] = drawn(plot.heatmap(np.full((2, 2), 0.5), allowed=[[1, 0], [1, 1]]))
+    np.testing.assert_array_equal(panel.images[0].get_array().mask, [[False, True], [False, False]])
+
+
 def test_many_tokens_have_no_words(rng):
     [panel] = drawn(plot.heatmap(rng.random((90, 90)), [str(n) for n in range(90)]))
     assert len(panel.get_yticks()) < 90
