@@ -65,7 +65,7 @@ def heatmap(weights, tokens=None, *, key_tokens=None, titles=None, allowed=None,
         shown = np.ma.masked_where(forbidden[n], weights[n])
         image = axes.imshow(shown, cmap=_colors(), vmin=0, vmax=largest, aspect="equal")
         _label(axes, rows, columns)
-        axes.set_title(titles[n])
+        axes.set_title(titles[n], parse_math=False)
     figure.colorbar(image, ax=panels, shrink=0.6, label="attention weight (grey: masked)")
     return figure
 
@@ -111,7 +111,8 @@ def _colors():
 def _label(axes, rows, columns):
     for axis, words in ((axes.xaxis, columns), (axes.yaxis, rows)):
         if words is not None and len(words) <= WORDS:
-            axis.set_ticks(range(len(words)), words)
+            # A dollar sign is a token like any other, no formula.
+            axis.set_ticks(range(len(words)), words, parse_math=False)
     axes.tick_params(axis="x", rotation=90 if columns is not None else 0)
     axes.tick_params(length=0)
     axes.set_xlabel("key" if columns is None else "")

@@ -49,6 +49,14 @@ def test_allowed_may_be_numbers():
     np.testing.assert_array_equal(panel.images[0].get_array().mask, [[False, True], [False, False]])
 
 
+def test_words_are_no_formulas():
+    [panel] = drawn(plot.heatmap(np.ones((2, 2)), ["$$", "$x_1$"], titles=[r"$\no$"]))
+    for axis in (panel.xaxis, panel.yaxis):
+        assert [text.get_text() for text in axis.get_ticklabels()] == ["$$", "$x_1$"]
+        assert not any(text.get_parse_math() for text in axis.get_ticklabels())
+    assert panel.get_title() == r"$\no$"
+
+
 def test_many_tokens_have_no_words(rng):
     [panel] = drawn(plot.heatmap(rng.random((90, 90)), [str(n) for n in range(90)]))
     assert len(panel.get_yticks()) < 90
