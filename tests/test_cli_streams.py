@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The command line where its streams are closed, full, or of another encoding."""
 
+import io
 import sys
 
 import pytest
@@ -21,3 +22,20 @@ def test_errors_do_not_take_another_stream(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stderr", None)
     assert cli.main(["check", "--isa", "mmx"]) == 2
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_streams_may_have_another_encoding(encoding, monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding))
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["profile", "--help"])
+    sys.stdout.flush()
+    assert stopped.value.code == 0
+    assert b"packing, QK?, softmax" in written.getvalue()
+
+
+def test_streams_may_be_of_another_kind(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert cli.main(["info"]) == 0
+    assert "ISA" in sys.stdout.getvalue()

@@ -7,6 +7,7 @@ A subcommand is a module with a function ``add(subparsers)`` that declares its o
 """
 
 import argparse
+import io
 import sys
 
 DESCRIPTION = """\
@@ -64,6 +65,7 @@ def main(arguments=None):
     int
         Exit code.
     """
+    _take_any_text()
     options = parser().parse_args(arguments)
     try:
         return overview() if options.command is None else options.run(options)
@@ -78,6 +80,13 @@ def main(arguments=None):
     except KeyboardInterrupt:
         _complain("interrupted")
         return 130
+
+
+def _take_any_text():
+    """Let the streams print a question mark for what is not in their encoding."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # nor need it be: others may have put theirs
+            stream.reconfigure(errors="replace")
 
 
 def _complain(text):
