@@ -3,6 +3,7 @@
 
 import csv
 import json
+import math
 from pathlib import Path
 
 from fastattn.cli import UsageError, check_isa, check_output, progress
@@ -90,8 +91,10 @@ def _checked(options):
 
     check_isa(options.isa)
     threads = fastattn.get_num_threads() if options.threads is None else options.threads
-    if threads < 1 or options.seconds <= 0:
-        raise UsageError("--threads and --seconds must be positive")
+    if threads < 1:
+        raise UsageError(f"--threads: expected at least 1, got {threads}")
+    if not 0 < options.seconds < math.inf:
+        raise UsageError(f"--seconds: expected a finite time above 0, got {options.seconds}")
     if not 0 < options.fail_below <= 1:
         raise UsageError(f"--fail-below: expected above 0 and at most 1, got {options.fail_below}")
     for path in (options.json, options.csv, options.markdown):
