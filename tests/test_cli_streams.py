@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""The command line where its streams are closed, full, or of another encoding."""
+"""The command line where its streams or files are closed, full, or of another encoding."""
 
 import io
 import sys
+from pathlib import Path
 
 import pytest
 
 from fastattn import cli
 
+FULL = Path("/dev/full")
 BENCH = ["bench", "--shape", "1,1,1,1,3,4", "--peers", "none", "--seconds", "0.01"]
 
 
@@ -39,3 +41,12 @@ def test_streams_may_be_of_another_kind(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     assert cli.main(["info"]) == 0
     assert "ISA" in sys.stdout.getvalue()
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("option", ["--json", "--csv", "--markdown"])
+def test_bench_says_that_a_file_is_full(option, capsys):
+    assert cli.main([*BENCH, option, str(FULL)]) == 2
+    assert capsys.readouterr().err == (
+        "python -m fastattn bench: error: /dev/full: No space left on device\n"
+    )

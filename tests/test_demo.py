@@ -4,6 +4,7 @@
 import importlib.metadata
 import importlib.util
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -72,6 +73,16 @@ def test_bad_options(options, message, monkeypatch, capsys, tmp_path):
     assert cli.main(["demo", "--repeats", "1", *options]) == 2
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_heatmap_on_a_full_disk(monkeypatch, capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(demo, "missing", lambda: ["the model"])
+    path = tmp_path / "pattern.png"
+    path.symlink_to("/dev/full")
+    assert cli.main(["demo", "--repeats", "1", *TEXTS, "--heatmap", str(path)]) == 2
+    assert capsys.readouterr().err.endswith(f"error: {path}: No space left on device\n")
 
 
 def test_heatmap_without_matplotlib(monkeypatch, capsys):

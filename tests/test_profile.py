@@ -123,6 +123,14 @@ def test_timeline(tmp_path):
     assert light.startswith(b"\x89PNG") and light != dark
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_no_traceback(monkeypatch, capsys):
+    monkeypatch.setattr(profile, "library", lambda: "a core")
+    monkeypatch.setattr(profile, "record", lambda *_: TRACE)
+    assert cli.main(["profile", "--shape", "1,1,1,8,8,8", "--json", "/dev/full"]) == 2
+    assert capsys.readouterr().err.endswith("error: /dev/full: No space left on device\n")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -7,6 +7,7 @@ A subcommand is a module with a function ``add(subparsers)`` that declares its o
 """
 
 import argparse
+import contextlib
 import io
 import sys
 
@@ -27,6 +28,15 @@ def check_output(path):
         raise UsageError(f"{path.parent}: no such directory")
     if path.is_dir():
         raise UsageError(f"{path}: a directory, expected a file")
+
+
+@contextlib.contextmanager
+def file_errors(path):
+    """Raise UsageError for what the system says of a file in a ``with`` block."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
 
 
 def check_isa(name):

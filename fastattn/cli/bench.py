@@ -6,7 +6,7 @@ import json
 import math
 from pathlib import Path
 
-from fastattn.cli import UsageError, check_isa, check_output, progress
+from fastattn.cli import UsageError, check_isa, check_output, file_errors, progress
 
 SUITES = ("short", "prefill", "causal", "decode", "varlen", "masks", "small", "models", "all")
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8")
@@ -169,10 +169,9 @@ def _old(path, machine):
     from fastattn.measure import compare
 
     try:
-        data = json.loads(path.read_text())
+        with file_errors(path):
+            data = json.loads(path.read_text())
         rows, there = data["rows"], dict(data["machine"])
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError):
         raise UsageError(f"{path}: no figures of `bench --json`") from None
     if reason := compare.settings_differ(there, machine):
@@ -210,11 +209,9 @@ def _plot(options, rows, machine):
     with progress.bar("pictures") as update:
         names, seconds = _peer_names(options.peers), options.seconds / 2
         found = sweeps.run_all(machine["threads"], names, seconds, options.isa, update)
-    try:
+    with file_errors(options.plot):
         options.plot.mkdir(parents=True, exist_ok=True)
         paths = pictures.draw(options.plot, rows, machine, found, pictures.where(machine))
-    except OSError as error:
-        raise UsageError(f"{options.plot}: {error.strerror or error}") from None
     print(f"{len(paths)} pictures in {options.plot}")
 
 
@@ -225,12 +222,14 @@ def _write(options, rows, machine, title):
 
     if options.json is not None:
         data = {"machine": machine, "rows": table.as_json(rows)}
-        options.json.write_text(json.dumps(data, indent=1) + "\n")
+        with file_errors(options.json):
+            options.json.write_text(json.dumps(data, indent=1) + "\n")
     if options.csv is not None:
         headings, lines = table.records(rows)
-        with options.csv.open("w", newline="") as file:
+        with file_errors(options.csv), options.csv.open("w", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows([headings, *lines])
     if options.markdown is not None:
         lines = [f"**{title}**, {fastattn.config()['cpu']}", table.markdown(*table.cells(rows))]
         lines.append("\n".join(f"- {line}" for line in table.summary(rows)))
-        options.markdown.write_text("\n\n".join(lines) + "\n")
+        with file_errors(options.markdown):
+            options.markdown.write_text("\n\n".join(lines) + "\n")

@@ -6,7 +6,7 @@ import importlib.util
 import numpy as np
 
 from fastattn import plot
-from fastattn.cli import UsageError, check_output
+from fastattn.cli import UsageError, check_output, file_errors
 
 
 def check(path):
@@ -22,10 +22,11 @@ def draw(path, tokens, patterns, titles):
     Raises
     ------
     UsageError
-        matplotlib cannot write this format.
+        matplotlib cannot write this format, or the system this file.
     """
     figure = plot.heatmap(np.stack(patterns), tokens, titles=titles)
     try:
-        figure.savefig(path, bbox_inches="tight")
+        with file_errors(path):
+            figure.savefig(path, bbox_inches="tight")
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from None

@@ -4,7 +4,7 @@
 import json
 from pathlib import Path
 
-from fastattn.cli import UsageError, check_isa, check_output
+from fastattn.cli import UsageError, check_isa, check_output, file_errors
 from fastattn.cli.bench import DTYPES, one_problem
 
 
@@ -54,7 +54,8 @@ def run(options):
     title = f"{problem.label} {problem.dtype}, {isa}: {table.seconds_text(trace.seconds)}"
     table.show(*profile.cells(trace), title=title)
     if options.json is not None:
-        options.json.write_text(json.dumps(profile.as_json(trace), indent=1) + "\n")
+        with file_errors(options.json):
+            options.json.write_text(json.dumps(profile.as_json(trace), indent=1) + "\n")
     if options.plot is not None:
         _plot(options.plot, trace, title)
     return 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fastattn.cli import UsageError, check_isa, check_output
+from fastattn.cli import UsageError, check_isa, check_output, file_errors
 
 
 def add(subparsers):
@@ -75,9 +75,8 @@ def run(options):
 def _load(path):
     """Return the array of a .npy file, memory-mapped."""
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
+        with file_errors(path):
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError):  # pickles are rejected, and NumPy speaks of them to everybody
         raise UsageError(f"{path}: no readable .npy file of numbers") from None
     if not isinstance(array, np.ndarray):
@@ -88,11 +87,8 @@ def _load(path):
 
 def _save(path, array):
     """Write a .npy file under exactly this name."""
-    try:
-        with path.open("wb") as file:
-            np.save(file, array)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
+    with file_errors(path), path.open("wb") as file:
+        np.save(file, array)
 
 
 def _integers(name, text):
