@@ -184,6 +184,15 @@ def test_bench_compares_with_an_earlier_run(tmp_path, capsys):
     assert "the runs do not compare: threads" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("rows", ["3", "[3]", "[{}]", '[{"name": "a", "subject": "b"}]', '["a"]'])
+def test_bench_compares_with_no_other_rows(rows, tmp_path, capsys):
+    (tmp_path / "x.json").write_text(f'{{"machine": {{}}, "rows": {rows}}}')
+    assert cli.main(["bench", "--compare", str(tmp_path / "x.json")]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.endswith("x.json: no figures of `bench --json`\n")
+    assert captured.out == ""  # nothing was measured
+
+
 def test_bench_plots(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     from fastattn.measure import limits, sweeps

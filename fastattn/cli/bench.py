@@ -172,7 +172,9 @@ def _old(path, machine):
         with file_errors(path):
             data = json.loads(path.read_text())
         rows, there = data["rows"], dict(data["machine"])
-    except (ValueError, KeyError, TypeError):
+        compare.busy(rows, rows)
+        compare.changes(rows, rows)  # what cannot be compared must show before the measurements
+    except (ValueError, LookupError, TypeError, AttributeError):
         raise UsageError(f"{path}: no figures of `bench --json`") from None
     if reason := compare.settings_differ(there, machine):
         raise UsageError(f"--compare: the runs do not compare: {reason}")
