@@ -137,6 +137,8 @@ def test_check_reports_an_exception_as_a_miss(monkeypatch, capsys):
         (["bench", "--seconds", "inf"], "--seconds: expected a finite time above 0, got inf"),
         (["bench", "--json", "/no/such/folder/x.json"], "no such directory"),
         (["bench", "--csv", "/no/such/folder/x.csv"], "no such directory"),
+        (["bench", "--plot", __file__], "test_cli.py: a file, expected a directory"),
+        (["bench", "--plot", f"{__file__}/x"], "test_cli.py: a file, expected a directory"),
         (["bench", "--markdown", "."], ".: a directory, expected a file"),
         (["bench", "--fail-below", "1.5"], "--fail-below"),
         (["bench", "--compare", "/no/such/x.json"], "No such file"),

@@ -2,6 +2,7 @@
 """The command line where its streams or files are closed, full, or of another encoding."""
 
 import io
+import os
 import sys
 from pathlib import Path
 
@@ -50,3 +51,12 @@ def test_bench_says_that_a_file_is_full(option, capsys):
     assert capsys.readouterr().err == (
         "python -m fastattn bench: error: /dev/full: No space left on device\n"
     )
+
+
+@pytest.mark.parametrize("option", ["--csv", "--plot"])
+def test_places_that_cannot_be_written(option, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(os, "access", lambda *_: False)  # which to root is true of every place
+    assert cli.main(["bench", option, str(tmp_path / "new")]) == 2
+    captured = capsys.readouterr()
+    assert f"{tmp_path}: no permission to write there" in captured.err
+    assert captured.out == ""

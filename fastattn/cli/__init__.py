@@ -9,6 +9,7 @@ A subcommand is a module with a function ``add(subparsers)`` that declares its o
 import argparse
 import contextlib
 import io
+import os
 import sys
 
 DESCRIPTION = """\
@@ -28,6 +29,39 @@ def check_output(path):
         raise UsageError(f"{path.parent}: no such directory")
     if path.is_dir():
         raise UsageError(f"{path}: a directory, expected a file")
+    _check_writable(path if path.exists() else path.parent)
+
+
+def check_folder(path):
+    """Raise UsageError unless files can be written into that folder, new or not."""
+    nearest = next(each for each in (path, *path.parents) if each.exists())
+    if not nearest.is_dir():
+        raise UsageError(f"{nearest}: a file, expected a directory")
+    _check_writable(nearest)
+
+
+def _check_writable(path):
+    if not os.access(path, os.W_OK):
+        raise UsageError(f"{path}: no permission to write there")
+
+
+def check_matplotlib(option):
+    """Raise UsageError unless matplotlib, which this option needs, is installed."""
+    from fastattn.measure import pictures
+
+    if not pictures.available():
+        raise UsageError(f"{option} needs matplotlib: pip install 'fastattn[plot]'")
+
+
+def check_picture(option, path):
+    """Raise UsageError unless matplotlib can write a file of that name."""
+    check_matplotlib(option)
+    check_output(path)
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    endings = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix and path.suffix[1:].lower() not in endings:  # without one it is PNG
+        raise UsageError(f"{path}: expected an ending of {', '.join(endings)}")
 
 
 @contextlib.contextmanager

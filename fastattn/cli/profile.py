@@ -4,7 +4,7 @@
 import json
 from pathlib import Path
 
-from fastattn.cli import UsageError, check_isa, check_output, file_errors
+from fastattn.cli import UsageError, check_isa, check_output, check_picture, file_errors
 from fastattn.cli.bench import DTYPES, one_problem
 
 
@@ -33,18 +33,17 @@ def add(subparsers):
 def run(options):
     """Record, print, write; return 0."""
     import fastattn
-    from fastattn.measure import peers, pictures, profile, table
+    from fastattn.measure import peers, profile, table
 
     problem = one_problem(options.shape, options.dtype, options.causal)
     threads = fastattn.get_num_threads() if options.threads is None else options.threads
     if threads < 1:
         raise UsageError("--threads must be positive")
     check_isa(options.isa)
-    for path in (options.json, options.plot):
-        if path is not None:
-            check_output(path)
-    if options.plot is not None and not pictures.available():
-        raise UsageError("--plot needs matplotlib: pip install 'fastattn[plot]'")
+    if options.json is not None:
+        check_output(options.json)
+    if options.plot is not None:
+        check_picture("--plot", options.plot)
     core = profile.library()
     if core is None:
         raise UsageError(f"this build has no timestamps; {profile.BUILD}")
@@ -65,9 +64,7 @@ def _plot(path, trace, title):
     from fastattn.measure import timeline
 
     dark = path.with_name(f"{path.stem}-dark{path.suffix}")
-    try:
-        timeline.draw(path, trace, title)
-        timeline.draw(dark, trace, title, "dark")
-    except (OSError, ValueError) as error:  # no place, or no such format
-        raise UsageError(f"{path}: {error}") from None
+    for each, theme in ((path, "light"), (dark, "dark")):
+        with file_errors(each):
+            timeline.draw(each, trace, title, theme)
     print(f"timeline in {path} and {dark}")
