@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The command line where its streams or files are closed, full, or of another encoding."""
 
+import contextlib
 import io
 import os
 import sys
@@ -11,6 +12,7 @@ import pytest
 from fastattn import cli
 
 FULL = Path("/dev/full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
 BENCH = ["bench", "--shape", "1,1,1,1,3,4", "--peers", "none", "--seconds", "0.01"]
 
 
@@ -44,7 +46,7 @@ def test_streams_may_be_of_another_kind(monkeypatch):
     assert "ISA" in sys.stdout.getvalue()
 
 
-@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+@needs_full
 @pytest.mark.parametrize("option", ["--json", "--csv", "--markdown"])
 def test_bench_says_that_a_file_is_full(option, capsys):
     assert cli.main([*BENCH, option, str(FULL)]) == 2
@@ -60,3 +62,29 @@ def test_places_that_cannot_be_written(option, tmp_path, monkeypatch, capsys):
     captured = capsys.readouterr()
     assert f"{tmp_path}: no permission to write there" in captured.err
     assert captured.out == ""
+
+
+@needs_full
+@pytest.mark.parametrize("buffering", [1, 1 << 16], ids=["line", "block"])
+def test_standard_output_may_be_full(buffering, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", FULL.open("w", buffering))
+    assert cli.main(["info"]) == 2
+    assert sys.stdout.closed  # or Python would try again at exit, and speak of that
+    monkeypatch.undo()
+    assert capsys.readouterr().err == (
+        "python -m fastattn info: error: standard output: No space left on device\n"
+    )
+
+
+@pytest.mark.parametrize("buffering", [1, 1 << 16], ids=["line", "block"])
+def test_readers_may_have_seen_enough(buffering, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    pipe = open(writer, "w", buffering)  # noqa: SIM115 - closing it is an error, too
+    monkeypatch.setattr(sys, "stdout", pipe)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    code = cli.main(["info"])
+    with contextlib.suppress(BrokenPipeError):
+        pipe.close()
+    assert code == 1
+    assert sys.stderr.closed

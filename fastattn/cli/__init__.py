@@ -111,16 +111,25 @@ def main(arguments=None):
     """
     _take_any_text()
     options = parser().parse_args(arguments)
+    name = "python -m fastattn" + (f" {options.command}" if options.command else "")
     try:
-        return overview() if options.command is None else options.run(options)
+        code = overview() if options.command is None else options.run(options)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # at exit nobody could say in one line why that fails
+        return code
     except UsageError as error:
-        command = f" {options.command}" if options.command else ""
-        _complain(f"python -m fastattn{command}: error: {error}")
+        _complain(f"{name}: error: {error}")
         return 2
     except BrokenPipeError:  # the reader, such as head, has seen enough
         if sys.stderr is not None:
             sys.stderr.close()
         return 1
+    except OSError as error:  # mostly of standard output: those of files are UsageErrors
+        with contextlib.suppress(OSError, AttributeError):
+            sys.stdout.close()  # what is left in it would fail again at exit
+        place = error.filename or "standard output"
+        _complain(f"{name}: error: {place}: {error.strerror or error}")
+        return 2
     except KeyboardInterrupt:
         _complain("interrupted")
         return 130
