@@ -7,9 +7,10 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from fastattn import cli
+from fastattn import attention, cli
 
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
@@ -88,3 +89,33 @@ def test_readers_may_have_seen_enough(buffering, monkeypatch):
         pipe.close()
     assert code == 1
     assert sys.stderr.closed
+
+
+@pytest.fixture
+def arrays(tmp_path):
+    """The arguments of ``run`` with one array as q, k and v, and the result."""
+    x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    return ["run", *[str(tmp_path / "x.npy")] * 3], attention(x, x, x)
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs names of pipes")
+def test_run_writes_to_a_pipe(arrays):
+    command, expected = arrays
+    reader, writer = os.pipe()
+    with open(reader, "rb") as source:
+        with open(writer, "wb"):
+            assert cli.main([*command, "-o", f"/dev/fd/{writer}"]) == 0
+        np.testing.assert_array_equal(np.load(io.BytesIO(source.read())), expected)
+
+
+def test_run_keeps_its_report_out_of_the_result(arrays, tmp_path, monkeypatch, capsys):
+    command, expected = arrays
+    path = tmp_path / "out.npy"
+    with path.open("w") as stream:  # as by -o /dev/stdout > out.npy
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert cli.main([*command, "-o", str(path)]) == 0
+        monkeypatch.undo()
+    assert path.stat().st_size == 128 + expected.nbytes
+    np.testing.assert_array_equal(np.load(path), expected)
+    assert "GFLOP/s" in capsys.readouterr().err

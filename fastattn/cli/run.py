@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: MIT
 """``run``: attention of arrays in .npy files."""
 
+import contextlib
+import io
+import os
+import sys
 import time
 from pathlib import Path
 
@@ -68,7 +72,10 @@ def run(options):
     _save(options.out, out)
     if options.lse is not None:
         _save(options.lse, lse)
-    _report(arrays, out, operations, seconds)
+    # To a result on standard output it would be damage.
+    outputs = [path for path in (options.out, options.lse) if path is not None]
+    with contextlib.redirect_stdout(sys.stderr if any(map(_is_stdout, outputs)) else sys.stdout):
+        _report(arrays, out, operations, seconds)
     return 0
 
 
@@ -88,7 +95,20 @@ def _load(path):
 def _save(path, array):
     """Write a .npy file under exactly this name."""
     with file_errors(path), path.open("wb") as file:
-        np.save(file, array)
+        if file.seekable():
+            np.save(file, array)
+        else:  # of a pipe NumPy would ask the position
+            stored = io.BytesIO()
+            np.save(stored, array)
+            file.write(stored.getbuffer())
+
+
+def _is_stdout(path):
+    """Whether standard output goes to this file, such as ``/dev/stdout``."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(sys.stdout.fileno()))
+    except (OSError, ValueError, AttributeError):  # it is no file, or closed
+        return False
 
 
 def _integers(name, text):
