@@ -117,6 +117,24 @@ def test_docstrings_name_the_parameters(module):
     assert not any(missing.values()), missing
 
 
+def test_source_distributions_hold_nothing_built(tmp_path, monkeypatch):
+    """What a build in place copies into the package is of this machine."""
+    egg_info = pytest.importorskip("setuptools.command.egg_info")
+    setup = (ROOT / "setup.py").read_text().partition("def copy_extensions_to_source")[2]
+    folders = ast.literal_eval(re.search(r"for name in (\(.*\)):", setup)[1])
+    built = {f"fastattn/{folder}/deep/file" for folder in folders}
+    for path in built | {"fastattn/kept.py", "CHANGELOG.md"}:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    monkeypatch.chdir(tmp_path)
+    files = egg_info.FileList()
+    files.extend([*built, "fastattn/kept.py"])
+    for line in (ROOT / "MANIFEST.in").read_text().splitlines():
+        if not line.startswith("#"):
+            files.process_template_line(line)
+    assert {*files.files} == {"fastattn/kept.py", "CHANGELOG.md"}
+
+
 PIECES = {p.name for p in (ROOT / "src_c" / "pieces").glob("*.inc")}
 ALLOWED_INCLUDES = {
     "kernels": {"kernels.h", "vec_math.inc", "limits.h", "string.h"},
