@@ -79,6 +79,25 @@ def test_allowed_key_of_no_weight(isa, dtype, name, queries, rng):
 
 
 @pytest.mark.parametrize("bad", BAD, ids=str)
+@pytest.mark.parametrize("queries", [1, 4, 16, 50])
+@pytest.mark.parametrize(
+    ("kind", "stored"),
+    [("float32", "int8"), ("float32", "float8_e4m3fn"), ("bfloat16", "int8"), ("float64",) * 2],
+)
+def test_scale_of_a_key(isa, kind, stored, queries, bad, rng):
+    """Elements of both signs times infinity: its score is NaN, however few rows there are."""
+    kind = cases.dtype_of(kind)
+    q, k, v = cases.tensors(rng, kind, q_heads=1, queries=queries, keys=40, depth=24)
+    k, v = (np.rint(8 * x).astype(cases.dtype_of(stored)) for x in (k, v))
+    scale = np.full((1, 1, 40), 0.1, np.float32)
+    scale[0, 0, 5] = bad
+    with fastattn.use_isa(isa):
+        out, lse = fastattn.attention(q, k, v, k_scale=scale, return_lse=True)
+    assert np.isnan(reference.attention(q, k, v, k_scale=scale)).all()
+    assert np.isnan(out).all() and np.isnan(lse).all()
+
+
+@pytest.mark.parametrize("bad", BAD, ids=str)
 def test_query_reaches_its_own_row_only(isa, dtype, bad, rng):
     q, k, v = cases.tensors(rng, dtype, queries=60, keys=70)
     with fastattn.use_isa(isa):
