@@ -101,16 +101,19 @@ void fa_worker_pack_rows(fa_worker *worker, fa_worker_tile *tile)
     tile->packed = 1;
 }
 
+/* Units take products below 2^-126 for 0: times more than this a few of them would count. */
+static const double GREATEST_FACTOR = 0x1p64;
+
 void fa_worker_pack_panels(fa_worker *worker, fa_worker_tile *tile)
 {
     const fa_plan *plan = worker->plan;
     const fa_matrix *matrix = worker->sequence.matrix;
     fa_tile *state = &tile->state;
     state->q_panels = NULL;
-    if (!matrix) return;
+    state->factor = score_factor(plan);
+    if (!matrix || fabs(state->factor) > GREATEST_FACTOR) return;
     const fa_storage storage = point_queries(worker, tile);
     state->q_panels = tile->q_panels;
-    state->factor = score_factor(plan);
     if (!matrix->pack_queries(state, storage, (const void *const *)worker->rows, tile->rows.rows))
         state->q_panels = NULL;
 }

@@ -145,8 +145,15 @@ static void make_tiny(const fa_tensor *t, int64_t count)
     for (int64_t n = 0; n < count; ++n) ((uint16_t *)t->data)[n] &= 0x807f;
 }
 
+static void make_small(const fa_tensor *t, int64_t count, int power)
+{
+    uint16_t *words = t->data;
+    for (int64_t n = 0; n < count; ++n)
+        words[n] = (words[n] >> 7 & 0xff) > power ? words[n] - (power << 7) : words[n] & 0x8000;
+}
+
 /* What a unit for bfloat16 multiplies, in whole tiles and of few rows, by bytes with scales as
- * well: all shapes with all modifiers; and, 4 times of 7, what it must not. Scores are so large
+ * well: all shapes with all modifiers; and, 6 times of 9, what it must not. Scores are so large
  * that few keys count. One tile has so many keys that threads share them; of two, the windows may
  * begin where what a thread brings at a time ends. Few rows have two heads that lie together, which
  * one thread takes in turns, and several one each. The last keys of 64 rows belong to two short
@@ -155,6 +162,8 @@ static void set_up_tiles(problem *p, int n)
 {
     enum {
         TINY_QUERIES = 3,
+        TINY_KEYS,
+        TINY_PRODUCTS,
         TINY_VALUES,
         INFINITE_KEY,
         INFINITE_VALUE,
@@ -184,13 +193,18 @@ static void set_up_tiles(problem *p, int n)
     if (kv_type != type) a->v_scale = scales(p, &a->v, p->depth);
     a->out = tensor(type, 1, heads, p->queries, p->depth, p->bshd);
     a->lse = malloc((size_t)rows_of(p) * sizeof(float));
-    a->scale = numbers == TINY_QUERIES ? 0x1p125 : 0.5;
+    a->scale = numbers == TINY_PRODUCTS                          ? 0x1p126
+               : numbers == TINY_QUERIES || numbers == TINY_KEYS ? 0x1p125
+                                                                 : 0.5;
     a->causal = n / 12 % 2, a->softcap = n / 24 % 2 ? 5 : 0;
     if (p->queries == TWO_TILES && draw(3)) a->left = 25 + draw(32);
     if (mask) set_up_mask(p, mask == 1 ? FA_BOOL : type);
     const int64_t last = p->keys - 1 - draw(LAST_KEYS);
-    if (numbers == TINY_QUERIES) make_tiny(&a->q, heads * p->queries * p->depth);
-    if (numbers == TINY_VALUES) make_tiny(&a->v, heads * p->keys * p->depth), p->unit = 0x1p-128;
+    const int64_t q_count = heads * p->queries * p->depth, k_count = heads * p->keys * p->depth;
+    if (numbers == TINY_QUERIES) make_tiny(&a->q, q_count);
+    if (numbers == TINY_KEYS) make_tiny(&a->k, k_count);
+    if (numbers == TINY_PRODUCTS) make_small(&a->q, q_count, 60), make_small(&a->k, k_count, 67);
+    if (numbers == TINY_VALUES) make_tiny(&a->v, k_count), p->unit = 0x1p-128;
     if (numbers == INFINITE_KEY) put_infinity(a->k.data, type, last * p->depth);
     if (numbers == INFINITE_VALUE) put_infinity(a->v.data, type, last * p->depth);
 }
