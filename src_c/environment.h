@@ -27,6 +27,26 @@ static inline void fa_leave_default(fa_environment before)
 {
     if (!fa_is_default(before)) __builtin_ia32_ldmxcsr(before);
 }
+#elif defined(__aarch64__)
+#include <stdint.h>
+
+/* The default of <fenv.h> leaves bits of FPCR alone that it calls reserved: one has halves without
+ * NaN. */
+typedef uint64_t fa_environment;
+
+static inline void fa_leave_default(fa_environment before)
+{
+    if (before) __asm__ volatile("msr fpcr, %0" : : "r"(before) : "memory");
+}
+
+static inline fa_environment fa_enter_default(void)
+{
+    const uint64_t by_default = 0;
+    uint64_t before;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before) : : "memory");
+    if (before) __asm__ volatile("msr fpcr, %0" : : "r"(by_default) : "memory");
+    return before;
+}
 #else
 #include <fenv.h>
 
