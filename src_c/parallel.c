@@ -109,13 +109,16 @@ static void help(job *at)
  *
  * A kernel in a virtual machine takes a halted CPU for a busy one, and wakes a helper behind its
  * caller on the caller's CPU: it would start when the work is done. So sleeping helpers are kept
- * off the CPU that the last call came from, and moved when a call comes from another one. */
+ * off the CPU that the last call came from, and moved when a call comes from another one; but
+ * never to one that neither the thread that made them nor the process may use. */
 
 #if defined(__linux__)
 static atomic_int thread_ids[MAX_HELPERS];
+static cpu_set_t inherited[MAX_HELPERS]; /* CPUs of those that have an id */
 
 static void note_helper(intptr_t index)
 {
+    if (sched_getaffinity(0, sizeof inherited[index], &inherited[index])) return;
     atomic_store(&thread_ids[index], (int)syscall(SYS_gettid));
 }
 
@@ -124,33 +127,33 @@ static void forget_helpers(void)
     for (int n = 0; n < MAX_HELPERS; ++n) atomic_store(&thread_ids[n], 0);
 }
 
-/* thread 0: the calling one */
-static void keep_off(int cpu, pid_t thread)
+static void keep_off(int cpu, int helper)
 {
+    const pid_t thread = atomic_load(&thread_ids[helper]);
     cpu_set_t allowed;
-    if (cpu < 0 || sched_getaffinity(getpid(), sizeof allowed, &allowed)) return;
+    if (!thread || cpu < 0 || sched_getaffinity(getpid(), sizeof allowed, &allowed)) return;
+    CPU_AND(&allowed, &allowed, &inherited[helper]);
     CPU_CLR((size_t)cpu, &allowed);
     if (CPU_COUNT(&allowed)) sched_setaffinity(thread, sizeof allowed, &allowed);
 }
 
-static void keep_off_the_caller(void) { keep_off(atomic_load(&caller_cpu), 0); }
+static void keep_off_the_caller(int helper) { keep_off(atomic_load(&caller_cpu), helper); }
 
 static void clear_the_way(void)
 {
     enum { FEW = 16 }; /* where there are more CPUs than that, one more or less is no matter */
     const int cpu = sched_getcpu(), count = atomic_load(&helpers);
     if (cpu < 0 || atomic_exchange(&caller_cpu, cpu) == cpu || count > FEW) return;
-    for (int n = 0; n < count && atomic_load(&sleepers); ++n)
-        if (atomic_load(&thread_ids[n])) keep_off(cpu, atomic_load(&thread_ids[n]));
+    for (int n = 0; n < count && atomic_load(&sleepers); ++n) keep_off(cpu, n);
 }
 #else
 static void note_helper(intptr_t index) { (void)index; }
 static void forget_helpers(void) {}
-static void keep_off_the_caller(void) {}
+static void keep_off_the_caller(int helper) { (void)helper; }
 static void clear_the_way(void) {}
 #endif
 
-static void wait_for_job(unsigned seen)
+static void wait_for_job(int helper, unsigned seen)
 {
     const int64_t end = now() + SPIN_NANOSECONDS;
     do {
@@ -159,7 +162,7 @@ static void wait_for_job(unsigned seen)
             relax();
         }
     } while (now() < end);
-    keep_off_the_caller();
+    keep_off_the_caller(helper);
     pthread_mutex_lock(&mutex);
     atomic_fetch_add(&sleepers, 1);
     while (atomic_load(&opened) == seen) pthread_cond_wait(&wake, &mutex);
@@ -173,7 +176,7 @@ static void *helper(void *index)
     note_helper((intptr_t)index);
     fa_enter_default(); /* not what its creator had: see attention.c */
     for (;;) {
-        wait_for_job(seen);
+        wait_for_job((int)(intptr_t)index, seen);
         seen = atomic_load(&opened);
         for (int n = 0; n < JOBS; ++n) help(&jobs[n]);
     }
