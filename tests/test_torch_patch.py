@@ -154,6 +154,33 @@ def test_compiled(randn):
     assert len(graphs) == 2
 
 
+def test_modes(calls, randn):
+    """A mode sees the call, as it would torch's, and does not keep it from fastattn."""
+
+    class Recorder(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    q, mask, seen = randn(1, 2, 3, 4), causal_lower_right(3, 3), []
+    with ft.patch_sdpa(), torch.device("cpu"), Recorder():
+        F.scaled_dot_product_attention(q, q, q, scale=0.5)
+        F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+    assert seen == [seen[0]] * 2 and len(calls) == 2
+    assert calls[0][3]["scale"] == 0.5 and calls[1][3]["causal"]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported(randn, strict):
+    class Attend(torch.nn.Module):
+        def forward(self, q):
+            return F.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+    with ft.patch_sdpa():
+        graph = torch.export.export(Attend(), (randn(1, 2, 3, 4),), strict=strict).graph
+    assert "fastattn.attention.default" in {str(node.target) for node in graph.nodes}
+
+
 # ---- what torch computes -------------------------------------------------------------------------
 
 
@@ -195,8 +222,9 @@ def test_subclass(calls, randn):
         pass
 
     q = randn(1, 2, 3, 4).as_subclass(Mine)
-    with ft.patch_sdpa():
-        assert type(F.scaled_dot_product_attention(q, q, q)) is Mine
+    for mode in contextlib.nullcontext(), torch.device("cpu"):
+        with ft.patch_sdpa(), mode:
+            assert type(F.scaled_dot_product_attention(q, q, q)) is Mine
     assert not calls
 
 

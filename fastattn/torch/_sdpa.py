@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.compiler import is_compiling
 from torch.nn.attention.bias import CausalBias, CausalVariant
+from torch.overrides import _is_torch_function_mode_enabled, handle_torch_function
 
 from fastattn._check_options import described
 from fastattn._check_tensors import sdpa_heads
@@ -154,6 +155,9 @@ def _routed(
     query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
 ):
     options = {"dropout_p": dropout_p, "scale": scale, "enable_gqa": enable_gqa}
+    if _is_torch_function_mode_enabled():  # it sees the call, and mostly comes back without itself
+        tensors, options = (query, key, value, attn_mask), options | {"is_causal": is_causal}
+        return handle_torch_function(_routed, tensors, *tensors, **options)
     if torch.is_autocast_enabled("cpu"):
         query, key, value = (_autocast(each) for each in (query, key, value))
     if isinstance(attn_mask, CausalBias):
