@@ -8,6 +8,7 @@ import fastattn
 
 torch = pytest.importorskip("torch")
 
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch_cases import every_option  # noqa: E402
 
 import fastattn.torch as ft  # noqa: E402
@@ -120,6 +121,23 @@ def test_export(randn):
         torch.testing.assert_close(program.module()(other, lengths), block(other, lengths))
 
 
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("dynamic", [1, 2], ids=["queries", "both"])
+def test_export_of_causal_lengths(randn, dynamic, strict):
+    """Alignment to the top left binds the graph neither to squares nor to others."""
+
+    class Causal(torch.nn.Module):
+        def forward(self, q, k):
+            return causal(q, k)
+
+    q, k = randn(2, 3, 5, 8), randn(2, 3, 7, 8)
+    lengths = [{2: torch.export.Dim(name, min=2, max=64)} for name in "nm"[:dynamic]]
+    shapes = (*lengths, *[None] * (2 - dynamic))
+    program = torch.export.export(Causal(), (q, k), dynamic_shapes=shapes, strict=strict)
+    for query in q, k:
+        assert torch.equal(program.module()(query, k), causal(query, k))
+
+
 def test_inference_mode(randn):
     q, k, v = (randn(2, 4, 5, 8) for _ in range(3))
     with torch.inference_mode():
@@ -158,6 +176,19 @@ def test_jit_trace_records_the_operator(randn):
     q, other = randn(1, 2, 3, 4), randn(1, 2, 3, 4)
     traced = torch.jit.trace(lambda x: ft.attention(x, x, x), q)
     assert torch.equal(traced(other), ft.attention(other, other, other))
+
+
+def causal(q, k):
+    return ft.scaled_dot_product_attention(q, k, k, is_causal=True)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    "trace", [torch.jit.trace, lambda f, xs: make_fx(f, tracing_mode="symbolic")(*xs)]
+)
+def test_traces_of_causal_squares_are_right_for_others(randn, trace):
+    q, k = randn(2, 3, 5, 8), randn(2, 3, 7, 8)
+    assert torch.equal(trace(causal, (k.clone(), k))(q, k), causal(q, k))
 
 
 # ---- arguments -----------------------------------------------------------------------------------

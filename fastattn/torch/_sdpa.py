@@ -13,7 +13,7 @@ from torch.overrides import _is_torch_function_mode_enabled, handle_torch_functi
 from fastattn._check_options import described
 from fastattn._check_tensors import sdpa_heads
 from fastattn.torch._attention import attention
-from fastattn.torch._tensors import is_plain, is_transformed
+from fastattn.torch._tensors import is_plain, is_traced, is_transformed
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _NUMBERS = (int, float, np.integer, np.floating, torch.SymFloat)
@@ -57,11 +57,13 @@ def scaled_dot_product_attention(
     for name, each in ("query", query), ("key", key), ("value", value):
         if not isinstance(each, torch.Tensor):
             raise TypeError(f"{name}: expected a torch.Tensor, got {described(each)}")
-    if not is_compiling() and query.shape == key.shape == value.shape:  # nothing to match: quick
+    traced = is_traced()
+    if not traced and query.shape == key.shape == value.shape:  # nothing to match: quick
         return attention(query, key, value, attn_mask=attn_mask, causal=is_causal, scale=scale)
     query, key, value = _matching_heads(query, key, value, enable_gqa)
-    # Only causality asks where query 0 is, and not even that for a square.
-    top_left = 0 if is_causal and query.shape[-2] != key.shape[-2] else None
+    # Only causality asks where query 0 is, and not even that for a square: but a graph would be
+    # bound to the answer, or give it for lengths of which it is not true.
+    top_left = 0 if is_causal and (traced or query.shape[-2] != key.shape[-2]) else None
     return attention(
         query, key, value, attn_mask=attn_mask, causal=is_causal, q_offset=top_left, scale=scale
     )

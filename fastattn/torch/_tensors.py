@@ -76,7 +76,7 @@ def only_memory(*values):
     *values : object
         Every argument that may be a tensor.
     """
-    if is_compiling() or _dispatch_modes() or _jit_trace() is not None:
+    if is_traced():
         return False
     if forward_ad._current_level >= 0:
         refuse_tangents(values)
@@ -92,6 +92,11 @@ def only_memory(*values):
         elif isinstance(value, Tensor):
             return False
     return True
+
+
+def is_traced():
+    """Whether torch.compile, export, a dispatch mode or torch.jit.trace may make a graph."""
+    return is_compiling() or _dispatch_modes() > 0 or _jit_trace() is not None
 
 
 def is_transformed():
