@@ -310,6 +310,31 @@ def test_backward_of_varlen_raises(randn):
         out.sum().backward()
 
 
+@pytest.mark.parametrize("wrt", range(4), ids=["q", "k", "v", "attn_mask"])
+def test_functional_gradient_raises(randn, wrt):
+    tensors = [randn(1, 2, 3, 4) for _ in range(3)] + [randn(1, 1, 3, 3)]
+
+    def loss(*tensors):
+        return torch.vmap(ft.scaled_dot_product_attention)(*tensors).sum()
+
+    for function in loss, lambda *tensors: ft.scaled_dot_product_attention(*tensors).sum():
+        with pytest.raises(NotImplementedError, match=r"fastattn.torch: there is no backward yet"):
+            torch.func.grad(function, wrt)(*tensors)
+
+
+def test_functional_gradient_of_the_rest(randn):
+    """What does not depend on it, or is told not to, is inference."""
+    q, other = randn(1, 2, 3, 4), randn(1, 2, 3, 4)
+    still = torch.no_grad()(ft.attention)
+    for attend in (
+        lambda x: ft.attention(x.detach(), q, q),
+        lambda x: still(x, q, q),
+        lambda x: ft.attention(other, q, q),
+    ):
+        gradient = torch.func.grad(lambda x, attend=attend: (x * attend(x)).sum())(other)
+        assert torch.equal(gradient, ft.attention(other, q, q))
+
+
 def test_forward_mode_raises(randn):
     """Never a silent zero either."""
     q, other = randn(1, 2, 3, 4), randn(1, 2, 3, 4)

@@ -22,7 +22,8 @@ _DTYPES = _arrays.dtypes()
 _FLOAT32 = np.dtype(np.float32)
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _jit_trace = torch._C._get_tracing_state
-_transforms = torch._C._functorch.peek_interpreter_stack
+_functorch = torch._C._functorch
+_transforms = _functorch.peek_interpreter_stack
 
 
 def array(name, value):
@@ -81,6 +82,7 @@ def only_memory(*values):
     if forward_ad._current_level >= 0:
         refuse_tangents(values)
     if _transforms() is not None:
+        refuse_gradients(values)
         return False
     grad = is_grad_enabled()
     for value in values:
@@ -124,6 +126,23 @@ def refuse_tangents(values):
     for value in values:
         if isinstance(value, Tensor) and forward_ad.unpack_dual(value).tangent is not None:
             raise NotImplementedError(NO_GRADIENT)
+
+
+def refuse_gradients(values):
+    """Raise where torch.func (grad, vjp, ...) differentiates: torch would tell users of operators.
+
+    Raises
+    ------
+    NotImplementedError
+        One of `values` depends on what a gradient is taken by.
+    """
+    if not is_grad_enabled():
+        return
+    for value in values:
+        while isinstance(value, Tensor) and _functorch.is_functorch_wrapped_tensor(value):
+            if _functorch.is_gradtrackingtensor(value) and value.requires_grad:
+                raise NotImplementedError(NO_GRADIENT)
+            value = _functorch.get_unwrapped(value)
 
 
 def operand(name, value):
