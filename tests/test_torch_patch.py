@@ -228,6 +228,18 @@ def test_subclass(calls, randn):
     assert not calls
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted(calls, randn):
+    def attend(q, scale: float):
+        return F.scaled_dot_product_attention(q, q, q, is_causal=True, scale=scale)
+
+    q = randn(1, 2, 3, 4)
+    with ft.patch_sdpa():
+        scripted = torch.jit.script(attend)
+        assert torch.equal(scripted(q, 0.3), TORCH(q, q, q, is_causal=True, scale=0.3))
+    assert not calls
+
+
 @pytest.mark.filterwarnings("ignore:.*nested tensors")
 def test_nested(calls, randn):
     rows = [randn(3, 2, 4), randn(5, 2, 4)]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """torch.nn.functional.scaled_dot_product_attention: the same call, and in its place."""
 
+from contextlib import suppress
 from math import inf
 
 import numpy as np
@@ -100,10 +101,10 @@ def patch_sdpa():
     Calls on the CPU in float32, float16, bfloat16 and float64, also those that
     `torch.nn.MultiheadAttention` and the transformer layers make: their fast path, which calls
     another kernel, is off meanwhile. Left to torch: other devices, dropout, calls that a gradient
-    flows through or torch.func transforms, nested tensors, other subclasses, masks together with
-    `is_causal`, a `scale` that is no finite number, more than 8 axes, lazily negated tensors, and
-    memory that is not aligned. What imported the function by name before (``from
-    torch.nn.functional import scaled_dot_product_attention``) keeps torch's.
+    flows through or torch.func transforms, torch.jit.script, nested tensors, other subclasses,
+    masks together with `is_causal`, a `scale` that is no finite number, more than 8 axes, lazily
+    negated tensors, and memory that is not aligned. What imported the function by name before
+    (``from torch.nn.functional import scaled_dot_product_attention``) keeps torch's.
 
     Returns
     -------
@@ -172,6 +173,14 @@ def _routed(
     return call(query, key, value, attn_mask=attn_mask, is_causal=is_causal, **options)
 
 
+def _register():
+    """Let torch.jit.script, which can compile none of this, put torch's own in its place."""
+    with suppress(ImportError):  # it is on its way out of torch
+        from torch.jit._builtins import _register_builtin
+
+        _register_builtin(_routed, "aten::scaled_dot_product_attention")
+
+
 def _is_ours(query, key, value, mask, is_causal, scale):
     """Whether fastattn computes this call, dropout apart, as torch would."""
     tensors = (query, key, value) if mask is None else (query, key, value, mask)
@@ -229,3 +238,6 @@ def _autocast(tensor):
     if tensor is None or not tensor.is_floating_point() or tensor.dtype == torch.float64:
         return tensor
     return tensor.to(torch.get_autocast_dtype("cpu")) if tensor.device.type == "cpu" else tensor
+
+
+_register()
