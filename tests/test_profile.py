@@ -136,7 +136,7 @@ def test_a_full_disk_is_no_traceback(monkeypatch, capsys):
     [
         (["--shape", "1,2"], "--shape: expected B,Hq"),
         (["--shape", "1,1,1,8,8,8", "--isa", "mmx"], "--isa: expected one of"),
-        (["--shape", "1,1,1,8,8,8", "--threads", "0"], "--threads"),
+        (["--shape", "1,1,1,8,8,8", "--threads", "0"], "--threads: expected 1 to 1024, got 0"),
         (["--shape", "1,1,1,8,8,8", "--plot", "/no/such/x.png"], "no such directory"),
         (["--shape", "1,1,1,8,8,8", "--plot", "x.foo"], "x.foo: expected an ending of "),
     ],

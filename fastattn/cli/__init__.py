@@ -19,6 +19,9 @@ Without a subcommand: what this machine and build are, a short check against the
 bench and sentences through a real model, in under half a minute."""
 
 
+MOST_THREADS = 1024  # the meters of the limits have an array and a thread for each
+
+
 class UsageError(Exception):
     """Bad input: the message goes to the user, without a traceback, with exit code 2."""
 
@@ -79,6 +82,24 @@ def check_isa(name):
 
     if name is not None and name not in fastattn.isas():
         raise UsageError(f"--isa: expected one of {', '.join(fastattn.isas())}, got {name}")
+
+
+def threads_of(options):
+    """Return the value of ``--threads``, or without it what a call would use.
+
+    Raises
+    ------
+    UsageError
+        There cannot be so many.
+    """
+    import fastattn
+
+    count = options.threads
+    if count is None:
+        return fastattn.get_num_threads()
+    if not 1 <= count <= MOST_THREADS:
+        raise UsageError(f"--threads: expected 1 to {MOST_THREADS}, got {count}")
+    return count
 
 
 def parser():

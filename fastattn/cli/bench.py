@@ -14,6 +14,7 @@ from fastattn.cli import (
     check_output,
     file_errors,
     progress,
+    threads_of,
 )
 
 SUITES = ("short", "prefill", "causal", "decode", "varlen", "masks", "small", "models", "all")
@@ -94,12 +95,8 @@ def run(options):
 
 def _checked(options):
     """Return the number of threads; raise UsageError for what cannot be."""
-    import fastattn
-
     check_isa(options.isa)
-    threads = fastattn.get_num_threads() if options.threads is None else options.threads
-    if threads < 1:
-        raise UsageError(f"--threads: expected at least 1, got {threads}")
+    threads = threads_of(options)
     if not 0 < options.seconds < math.inf:
         raise UsageError(f"--seconds: expected a finite time above 0, got {options.seconds}")
     if not 0 < options.fail_below <= 1:

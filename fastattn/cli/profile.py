@@ -4,7 +4,14 @@
 import json
 from pathlib import Path
 
-from fastattn.cli import UsageError, check_isa, check_output, check_picture, file_errors
+from fastattn.cli import (
+    UsageError,
+    check_isa,
+    check_output,
+    check_picture,
+    file_errors,
+    threads_of,
+)
 from fastattn.cli.bench import DTYPES, one_problem
 
 
@@ -36,9 +43,7 @@ def run(options):
     from fastattn.measure import peers, profile, table
 
     problem = one_problem(options.shape, options.dtype, options.causal)
-    threads = fastattn.get_num_threads() if options.threads is None else options.threads
-    if threads < 1:
-        raise UsageError("--threads must be positive")
+    threads = threads_of(options)
     check_isa(options.isa)
     if options.json is not None:
         check_output(options.json)
