@@ -40,7 +40,8 @@ def heatmap(weights, tokens=None, *, key_tokens=None, titles=None, allowed=None,
     ImportError
         Without matplotlib.
     ValueError
-        `weights` of another rank, or as many words or titles as there are no rows, columns, heads.
+        `weights` of another rank, `allowed` of another shape, or as many words or titles as there
+        are no rows, columns, heads.
 
     Examples
     --------
@@ -58,8 +59,7 @@ def heatmap(weights, tokens=None, *, key_tokens=None, titles=None, allowed=None,
     if titles is None:
         titles = [f"head {n + 1}" for n in range(heads)] if heads > 1 else [""]
     titles = _words("titles", titles, heads)
-    forbidden = weights == 0 if allowed is None else ~np.asarray(allowed, bool)
-    forbidden = np.broadcast_to(forbidden, weights.shape)
+    forbidden = weights == 0 if allowed is None else ~_allowed(allowed, weights.shape)
     figure, panels = _grid(heads, queries, keys)
     for n, axes in enumerate(panels):
         shown = np.ma.masked_where(forbidden[n], weights[n])
@@ -78,6 +78,16 @@ def _heads_of(weights):
             f"got shape {weights.shape}"
         )
     return weights.astype(float).reshape(-1, *weights.shape[-2:])
+
+
+def _allowed(allowed, shape):
+    allowed = np.asarray(allowed, bool)
+    try:
+        return np.broadcast_to(allowed, shape)
+    except ValueError:
+        raise ValueError(
+            f"allowed: expected a shape that broadcasts to {shape}, got {allowed.shape}"
+        ) from None
 
 
 def _words(name, words, count):

@@ -77,6 +77,14 @@ def test_errors(arguments, message):
         plot.heatmap(*arguments)
 
 
+@pytest.mark.parametrize("shape", [(2,), (3, 2), (1, 2, 2, 3)])
+def test_allowed_of_another_shape(shape):
+    with pytest.raises(ValueError) as caught:
+        plot.heatmap(np.ones((2, 2, 3)), allowed=np.ones(shape, bool))
+    expected = f"allowed: expected a shape that broadcasts to (2, 2, 3), got {shape}"
+    assert str(caught.value) == expected
+
+
 def test_titles_are_counted():
     with pytest.raises(ValueError, match="titles: expected 2"):
         plot.heatmap(np.ones((2, 3, 3)), titles=["one"])
