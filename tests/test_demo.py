@@ -57,6 +57,20 @@ def test_heatmap(model_name, options, tmp_path, capsys):
     assert str(path) in capsys.readouterr().out
 
 
+def test_heatmap_without_an_ending(monkeypatch, tmp_path, capsys):
+    """The name that matplotlib makes of it is the one that is printed, and checked."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(demo, "missing", lambda: ["the model"])
+    command = ["demo", "--repeats", "1", *TEXTS, "--heatmap", str(tmp_path / "pattern")]
+    assert cli.main(command) == 0
+    assert [each.name for each in tmp_path.iterdir()] == ["pattern.png"]
+    assert capsys.readouterr().out.endswith(f": {tmp_path / 'pattern.png'}\n")
+    (tmp_path / "pattern.png").unlink()
+    (tmp_path / "pattern.png").mkdir()
+    assert cli.main(command) == 2
+    assert capsys.readouterr().err.endswith("pattern.png: a directory, expected a file\n")
+
+
 @pytest.mark.parametrize(
     "options, message",
     [

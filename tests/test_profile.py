@@ -131,6 +131,16 @@ def test_a_full_disk_is_no_traceback(monkeypatch, capsys):
     assert capsys.readouterr().err.endswith("error: /dev/full: No space left on device\n")
 
 
+def test_plot_without_an_ending(monkeypatch, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(profile, "library", lambda: "a core")
+    monkeypatch.setattr(profile, "record", lambda *_: TRACE)
+    assert cli.main(["profile", "--shape", "1,1,1,8,8,8", "--plot", str(tmp_path / "x")]) == 0
+    light, dark = (tmp_path / name for name in ("x.png", "x-dark.png"))
+    assert set(tmp_path.iterdir()) == {light, dark}
+    assert capsys.readouterr().out.endswith(f"timeline in {light} and {dark}\n")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -57,14 +57,24 @@ def check_matplotlib(option):
 
 
 def check_picture(option, path):
-    """Raise UsageError unless matplotlib can write a file of that name."""
+    """Return the path that matplotlib will write: a name without an ending gets one.
+
+    Raises
+    ------
+    UsageError
+        It cannot write a file of that name.
+    """
     check_matplotlib(option)
-    check_output(path)
     from matplotlib.backend_bases import FigureCanvasBase
 
+    if path.suffix in ("", ".") and not path.is_dir():
+        ending = FigureCanvasBase.get_default_filetype()
+        path = path.with_name(f"{path.name.rstrip('.')}.{ending}")
+    check_output(path)
     endings = FigureCanvasBase.get_supported_filetypes()
-    if path.suffix and path.suffix[1:].lower() not in endings:  # without one it is PNG
+    if path.suffix[1:].lower() not in endings:
         raise UsageError(f"{path}: expected an ending of {', '.join(endings)}")
+    return path
 
 
 @contextlib.contextmanager

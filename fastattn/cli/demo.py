@@ -53,18 +53,17 @@ def missing():
 
 def run(options):
     """Print similarities and times, draw the pattern if asked to; return 0."""
-    if options.heatmap:
-        check_picture("--heatmap", options.heatmap)
+    picture = options.heatmap and check_picture("--heatmap", options.heatmap)
     model, name = _model()
     sentences = tuple(options.text or SENTENCES)
     heads = _heads(model, options)
     show_similarities(name, sentences, model.encode(sentences))
     show_times(model, sentences * 8, max(1, options.repeats))
-    if options.heatmap:
+    if picture:
         tokens, weights = model.patterns(sentences[0])
         titles = [f"layer {options.layer}, head {head + 1}" for head in heads]
-        heatmap.draw(options.heatmap, tokens, list(weights[options.layer - 1, heads]), titles)
-        print(f"\nattention pattern of the first sentence: {options.heatmap}")
+        heatmap.draw(picture, tokens, list(weights[options.layer - 1, heads]), titles)
+        print(f"\nattention pattern of the first sentence: {picture}")
     return 0
 
 

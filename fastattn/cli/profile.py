@@ -47,8 +47,7 @@ def run(options):
     check_isa(options.isa)
     if options.json is not None:
         check_output(options.json)
-    if options.plot is not None:
-        check_picture("--plot", options.plot)
+    picture = options.plot and check_picture("--plot", options.plot)
     core = profile.library()
     if core is None:
         raise UsageError(f"this build has no timestamps; {profile.BUILD}")
@@ -60,8 +59,8 @@ def run(options):
     if options.json is not None:
         with file_errors(options.json):
             options.json.write_text(json.dumps(profile.as_json(trace), indent=1) + "\n")
-    if options.plot is not None:
-        _plot(options.plot, trace, title)
+    if picture:
+        _plot(picture, trace, title)
     return 0
 
 
