@@ -254,6 +254,16 @@ def test_training_with_dropout():
         ours(input_ids=tokens(1, 5))
 
 
+@pytest.mark.parametrize("name", ["indices", "block_indices", "sinks"])
+def test_keys_and_sinks_of_each_query(name):
+    """Sparse models leave to the attention function to see nothing but the keys they chose."""
+    query = torch.zeros(1, 4, 5, 8)
+    options = {name: torch.zeros(1, 5, 2, dtype=torch.int64)}
+    with pytest.raises(NotImplementedError, match=rf"^{name}: expected None, got a value"):
+        fastattn.transformers.attend(None, query, query, query, None, **options)
+    fastattn.transformers.attend(None, query, query, query, None, **{name: None})
+
+
 def test_backward_raises():
     _, ours = models(DECODERS["Llama"])
     loss = ours(input_ids=tokens(1, 5)).logits.sum()

@@ -44,18 +44,12 @@ def attend(
     Raises
     ------
     NotImplementedError
-        Dropout, or continuous batching with its paged cache.
+        Dropout, continuous batching with its paged cache, or what sparse models and such with sinks
+        for each query pass: ``indices``, ``block_indices``, ``sinks``.
     TypeError, ValueError
         As `fastattn.torch.attention`.
     """
-    if dropout:
-        raise NotImplementedError(
-            f"dropout: expected 0, got {dropout} (put the model in eval mode)"
-        )
-    if cache is not None:
-        raise NotImplementedError(
-            f"cache: expected None, got {type(cache).__name__} (there is no continuous batching)"
-        )
+    _refuse(dropout, cache, kwargs)
     options = {"scale": scaling, "softcap": softcap or 0.0, "sinks": s_aux}
     if attention_mask is None:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -78,6 +72,24 @@ def attend(
         name = "output_attentions" if wanted else "position_bias"
         raise NotImplementedError(f"{name}: expected nothing with packed sequences, got a value")
     return _attend_packed(query, key, value, options), None
+
+
+def _refuse(dropout, cache, options):
+    """Raise for what is not supported, which `options` has under the names of models."""
+    if dropout:
+        raise NotImplementedError(
+            f"dropout: expected 0, got {dropout} (put the model in eval mode)"
+        )
+    if cache is not None:
+        raise NotImplementedError(
+            f"cache: expected None, got {type(cache).__name__} (there is no continuous batching)"
+        )
+    for name in "indices", "block_indices", "sinks":
+        if options.get(name) is not None:
+            raise NotImplementedError(
+                f"{name}: expected None, got a value (this model has keys or sinks of its own for "
+                "each query, which fastattn does not support: use attn_implementation='eager')"
+            )
 
 
 def _without_mask(query, key, causal, sliding_window, cu_seq_lens_q, cu_seq_lens_k):
