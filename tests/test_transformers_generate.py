@@ -8,6 +8,7 @@ transformers = pytest.importorskip("transformers")
 
 from transformers_models import (  # noqa: E402
     DECODERS,
+    GEMMA_4,
     T5,
     WHISPER,
     NoTables,
@@ -43,12 +44,18 @@ def test_decoder(name, cache, kind):
 
 def test_no_table_is_made(monkeypatch):
     """Neither for the prompt nor for any step."""
-    no_tables = NoTables(monkeypatch)
-    for name in "Llama", "Mistral", "GPT-OSS":
+    NoTables(monkeypatch)
+    for case in DECODERS["Llama"], DECODERS["Mistral"], DECODERS["GPT-OSS"], GEMMA_4:
         ids, mask = tokens(3, 17), padding("left", 3, 17)
-        _, ours = models(DECODERS[name])
+        _, ours = models(case)
         ours.generate(ids, attention_mask=mask, max_new_tokens=9, min_new_tokens=9)
-    assert max(mask.numel() for mask in no_tables.masks) <= 3 * 6
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_layers_that_share_keys(cache):
+    mask = torch.ones(2, 17, dtype=torch.long)
+    compare(*models(GEMMA_4), 16, inputs=tokens(2, 17), attention_mask=mask,
+            cache_implementation=cache, **VARIED)  # fmt: skip
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The masks of fastattn.transformers: a few numbers that say what transformers' own table says."""
 
+import copy
 import itertools
 
 import pytest
@@ -12,7 +13,7 @@ from transformers import masking_utils  # noqa: E402
 
 import fastattn.transformers as ft  # noqa: E402
 from fastattn.transformers import _masks  # noqa: E402
-from fastattn.transformers._masks import PACKED, RANGES, Pattern, pattern_of  # noqa: E402
+from fastattn.transformers._masks import CompactMask, Pattern, pattern_of  # noqa: E402
 
 CONFIG = transformers.LlamaConfig()
 PATTERNS = {
@@ -107,12 +108,11 @@ def test_prefill(name, tokens):
     seen = None if tokens is None else torch.tensor(TOKENS[tokens], dtype=torch.bool)
     mask = make(PATTERNS[name], attention_mask=seen)
     same(mask, table(PATTERNS[name], attention_mask=seen), 6, 6)
-    if tokens != "holes":
-        assert mask.dtype == torch.int64 and mask[0, 0] == RANGES
-    elif name == "bidirectional":
-        assert mask.shape == (2, 1, 1, 6)
+    assert mask.shape == (2, 1, 6, 6) and mask.dtype == torch.bool and mask.ndim == 4
+    if tokens == "holes" and name != "bidirectional":
+        assert not isinstance(mask, CompactMask)
     else:
-        assert mask.shape == (2, 1, 6, 6)
+        assert isinstance(mask, CompactMask) and not mask.touched
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -128,7 +128,7 @@ def test_behind_a_cache(name, queries, offset, kv_offset, as_tensor):
         mask = make(PATTERNS[name], queries, keys, attention_mask=given, **options)
         expected = table(PATTERNS[name], queries, keys, attention_mask=given, **options)
         same(mask, expected, queries, keys)
-        assert mask.numel() <= 2 * _masks.FIELDS
+        assert not mask.touched
 
 
 def test_ranges_say_no_more_than_needed():
@@ -156,7 +156,7 @@ def test_position_of_transformers_before_5_4():
 @pytest.mark.parametrize("name", PATTERNS)
 def test_models_that_take_masks_apart_get_a_table(name):
     mask = make(PATTERNS[name], allow_is_causal_skip=False)
-    assert torch.equal(mask, table(PATTERNS[name]))
+    assert not isinstance(mask, CompactMask) and torch.equal(mask, table(PATTERNS[name]))
 
 
 @pytest.mark.parametrize("kind", ["or", "mine", "chunked"])
@@ -169,12 +169,81 @@ def test_unknown_patterns_get_a_table(kind):
     assert torch.equal(make(function), table(function))
 
 
+# ---- what models do with their masks -------------------------------------------------------------
+
+CHANGES = {
+    "last": lambda mask: mask[:, :, -2:, :],
+    "some": lambda mask: mask[:, :, 1:4, :],
+    "slice of a slice": lambda mask: mask[:, :, 1:, :][:, :, -3:-1, :],
+    "every other": lambda mask: mask[:, :, ::2, :],
+    "one": lambda mask: mask[:, :, 3, :][:, :, None],
+    "keys": lambda mask: mask[..., :4],
+    "listed": lambda mask: mask[:, torch.arange(1), 1:, :],
+    "flip": lambda mask: mask.flip(-1),
+    "logic": lambda mask: mask & torch.ones(6, 6, dtype=torch.bool).triu(-1),
+    "bias": lambda mask: torch.eye(6)[None, None] + mask,
+    "add": lambda mask: mask.add(torch.eye(6)),
+    "heads": lambda mask: mask.repeat(1, 4, 1, 1).reshape(2, 4, 6, 6),
+    "cat": lambda mask: torch.cat([mask, mask], 1)[:, 1:],
+    "copy": copy.deepcopy,
+}
+
+
+@pytest.mark.parametrize("name", [*PATTERNS, "packed", "holes"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed(name, change):
+    """A model may do with our masks what it may do with the tables of sdpa."""
+    function, options = PATTERNS.get(name, PATTERNS["bidirectional"]), {}
+    if name == "packed":
+        function = packed(PATTERNS["window"])
+    else:
+        kind = "holes" if name == "holes" else "left"
+        options["attention_mask"] = torch.tensor(TOKENS[kind], dtype=torch.bool)
+    mask, expected = make(function, **options), table(function, **options)
+    if "bias" in change or "add" in change:
+        expected = torch.where(expected, 0.0, torch.finfo(torch.float32).min)
+    changed, expected = CHANGES[change](mask), CHANGES[change](expected)
+    assert changed.shape == expected.shape
+    same(changed, expected, *expected.shape[2:])
+    same(mask, table(function, **options), 6, 6)
+
+
+def test_queries_of_a_mask_need_no_table():
+    tokens = torch.tensor(TOKENS["left"], dtype=torch.bool)
+    for name, seen in itertools.product(PATTERNS, [None, tokens]):
+        mask = make(PATTERNS[name], attention_mask=seen)
+        rows = CHANGES["some"](mask)
+        assert isinstance(rows, CompactMask) and not mask.touched and not rows.touched
+
+
+def test_table_made_after_the_cache_went_on():
+    offset = torch.tensor(4)
+    mask, expected = (each(PATTERNS["causal"], 2, 6, q_offset=offset) for each in (make, table))
+    offset += 2
+    assert torch.equal(mask.flip(3), expected.flip(3))
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(1, 4)])
+def test_written_to(part):
+    """A mask that was written to, or one of its parts, is the table that was written to."""
+    # Without padding a table is one for the whole batch, expanded, and cannot be written to.
+    seen = torch.tensor(TOKENS["left"], dtype=torch.bool)
+    mask, expected = (each(PATTERNS["causal"], attention_mask=seen) for each in (make, table))
+    rows = mask[:, :, part, :]
+    for each in mask, expected:
+        each[:, :, 2, 1:] = False
+    same(mask, expected, 6, 6)
+    expected = expected[:, :, part, :]
+    same(rows, expected, expected.shape[2], 6)
+
+
 # ---- packed --------------------------------------------------------------------------------------
 
 
 def test_packed_numbers():
-    mask = make(packed(PATTERNS["window"]), allow_is_causal_skip=False)
-    assert mask.flatten().tolist() == [PACKED, 3, 0, 0, 3, 5, 6, 8, 12]
+    options = make(packed(PATTERNS["window"]), allow_is_causal_skip=False).options
+    assert options["window_size"] == (3, 0)
+    assert options["cu_seqlens_q"].tolist() == [0, 3, 5, 6, 8, 12]
 
 
 @pytest.mark.parametrize("name", ["causal", "window"])

@@ -41,6 +41,10 @@ DECODERS = {
     "GPT-OSS": ("GptOssForCausalLM", "GptOssConfig", DECODER | {
         "head_dim": 16, "sliding_window": 6, "num_local_experts": 4, "layer_types": None}),
 }  # fmt: skip
+GEMMA_4 = ("Gemma4ForCausalLM", "Gemma4TextConfig", DECODER | {
+    "num_hidden_layers": 4, "head_dim": 16, "global_head_dim": 16, "sliding_window": 6,
+    "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2,
+    "vocab_size_per_layer_input": 99, "hidden_size_per_layer_input": 8})  # fmt: skip
 ENCODERS = {
     "BERT": ("BertModel", "BertConfig", SMALL),
     "ModernBERT": ("ModernBertModel", "ModernBertConfig", SMALL | {
@@ -102,7 +106,7 @@ def padding(kind, batch, length):
 
 
 class NoTables:
-    """From here on making a table (B, 1, L, S) fails; `masks` has what was made instead."""
+    """From here on making a table (B, 1, L, S) fails; `masks` has what layers got instead."""
 
     def __init__(self, monkeypatch):
         self.masks = []

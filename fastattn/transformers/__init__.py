@@ -16,8 +16,8 @@ def register(name="fastattn"):
     ``model.set_attn_implementation("fastattn")`` and, for sentence-transformers,
     ``SentenceTransformer(..., model_kwargs={"attn_implementation": "fastattn"})`` work on the CPU.
     Padding on either side, causality, sliding windows, static caches and packed sequences are
-    passed on as a few numbers; no (B, 1, L, S) mask is made for them. For inference: backward
-    raises, and so does dropout.
+    passed on as a few numbers; no (B, 1, L, S) mask is made for them, unless the model itself does
+    something with its mask. For inference: backward raises, and so does dropout.
 
     Parameters
     ----------

@@ -54,13 +54,10 @@ def attend(
     if attention_mask is None:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         options |= _without_mask(query, key, causal, sliding_window, cu_seq_lens_q, cu_seq_lens_k)
-    elif attention_mask.dtype == torch.bool or attention_mask.is_floating_point():
-        if attention_mask.ndim != 4:
-            shape = tuple(attention_mask.shape)
-            raise ValueError(f"attention_mask: expected shape (B, H, L, S), got {shape}")
-        options["attn_mask"] = attention_mask
-    else:
+    elif isinstance(attention_mask, _masks.CompactMask):
         options |= _masks.decode(attention_mask, query.shape[2], key.shape[2])
+    else:
+        options["attn_mask"] = _table(attention_mask)
     if position_bias is not None:
         options["attn_mask"] = _with_bias(position_bias, options.get("attn_mask"))
     query, key, value = (each.transpose(1, 2) for each in (query, key, value))
@@ -90,6 +87,19 @@ def _refuse(dropout, cache, options):
                 f"{name}: expected None, got a value (this model has keys or sinks of its own for "
                 "each query, which fastattn does not support: use attn_implementation='eager')"
             )
+
+
+def _table(mask):
+    """A mask that a model or the user made, or made out of ours."""
+    shape = tuple(mask.shape)
+    if mask.ndim != 4:
+        raise ValueError(f"attention_mask: expected shape (B, H, L, S), got {shape}")
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise ValueError(
+            "attention_mask: expected a table (B, H, L, S) of bool or float, or what the mask "
+            f"function of fastattn made, got {mask.dtype} of shape {shape}"
+        )
+    return mask
 
 
 def _without_mask(query, key, causal, sliding_window, cu_seq_lens_q, cu_seq_lens_k):

@@ -2,15 +2,13 @@
 """The mask of a Hugging Face model as a few numbers for each batch entry.
 
 A model asks for its mask once for all layers, hands it to each layer as it is, and the layer to
-`attend`. So the mask may be anything that looks like one: a tensor of four axes. Ours is one of
+`attend`. But some slice the mask on the way, flip it or add it to a bias. So what a model gets is a
+`CompactMask`: to `attend` a few options, to everybody else the table (B, 1, L, S) of bool that
+transformers' own ``sdpa_mask`` makes, made when somebody looks at it.
 
-    ranges   (B or 1, 6, 1, 1): RANGES, first key, end of keys, position of query 0, left, right
-    packed   (1, n + 4, 1, 1): PACKED, left, right, where each of n sequences begins, the end
-
-where left and right are the window, -1 is unbounded, and causal is right = 0. Some models do take
-the mask apart. Those say so (``allow_is_causal_skip``), and get the table that everybody else would
-get (as does, by the same word, one query before a static cache: a row). So does a pattern that is
-not known here, and what is traced: a graph cannot look at numbers.
+There are tables at once where the pattern is not known here, for what is traced (a graph cannot
+look at numbers), and where the model asks for one (``allow_is_causal_skip``), as it does for one
+query before a static cache, whose step may be compiled.
 """
 
 import dataclasses
@@ -19,13 +17,76 @@ import re
 import sys
 
 import torch
+from torch.utils._pytree import tree_map_only
 from transformers import masking_utils
 from transformers.masking_utils import sdpa_mask
 from transformers.utils.import_utils import is_tracing
 
-# Unlikely as numbers in a table, so that a model's arithmetic on a mask of ours does not go unseen.
-RANGES, PACKED = 0x66_61_72, 0x66_61_70
-FIELDS = 6
+# What is known of a table that has not been made, and what adds it to scores or to a bias.
+METADATA = {
+    torch.Tensor.shape.__get__, torch.Tensor.ndim.__get__, torch.Tensor.dtype.__get__,
+    torch.Tensor.size, torch.Tensor.stride, torch.Tensor.dim, torch.Tensor.is_floating_point,
+}  # fmt: skip
+ADDITIONS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
+
+
+class CompactMask(torch.Tensor):
+    """A table of bool that is made only where something other than `attend` is done with it.
+
+    Its memory is on the device "meta": what gets past ``__torch_function__`` fails.
+    """
+
+    @classmethod
+    def of(cls, shape, options, source, rows=slice(None)):
+        """The mask that `options` say to `attention`, and `rows` of the table of `source`."""
+        mask = torch.empty(shape, dtype=torch.bool, device="meta").as_subclass(cls)
+        mask.options, mask.source, mask.rows = options, source, rows
+        return mask
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function is torch.Tensor.__getitem__ and isinstance(args[0], cls):
+            rows = args[0].queries(args[1])
+            if rows is not None:
+                return rows
+        if function not in METADATA:
+            dtype = torch.bool
+            if function.__name__ in ADDITIONS:
+                dtype = next((each.dtype for each in args if _is_floating(each)), dtype)
+            args, kwargs = tree_map_only(cls, lambda mask: mask.table(dtype), (args, kwargs or {}))
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **(kwargs or {}))
+
+    def table(self, dtype=torch.bool):
+        """The whole table; of a floating `dtype` what is added to scores, as 'eager' has it."""
+        table = self.source()[:, :, self.rows]
+        if dtype == torch.bool:
+            return table
+        return torch.zeros(table.shape, dtype=dtype).masked_fill(~table, torch.finfo(dtype).min)
+
+    @property
+    def touched(self):
+        """Whether there is a table, which may have been written to: then it is what counts."""
+        return self.source.cache_info().currsize > 0
+
+    def queries(self, index):
+        """The mask of the queries that `index` keeps; None where it does anything else."""
+        whole = slice(None)
+        if not isinstance(index, tuple) or [type(each) for each in index] != [slice] * 4:
+            return None
+        if self.touched or (self.rows, *index[:2], index[3]) != (whole,) * 4:
+            return None
+        batch, heads, queries, keys = self.shape
+        first, stop, step = index[2].indices(queries)
+        if step != 1 or "q_offset" not in self.options:
+            return self if (first, stop, step) == (0, queries, 1) else None
+        options = self.options | {"q_offset": self.options["q_offset"] + first}
+        shape = batch, heads, max(stop - first, 0), keys
+        return CompactMask.of(shape, options, self.source, slice(first, stop))
+
+
+def _is_floating(value):
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,59 +122,61 @@ def attention_mask(
 
     Returns
     -------
-    Tensor
-        Ranges, packed or a bool table, see above. Never None, which would leave it to a flag of the
-        layer whether it is causal: a Llama made bidirectional by its configuration keeps the flag.
+    CompactMask or Tensor
+        See above. Never None, which would leave it to a flag of the layer whether it is causal: a
+        Llama made bidirectional by its configuration keeps the flag.
     """
-    pattern = None
-    if not is_tracing(attention_mask):
-        refuse_models_that_add_masks(type(config))
-        pattern = pattern_of(mask_function)
-    if pattern is not None and pattern.sequences is not None:
-        return _packed(pattern)
-    if pattern is not None and (allow_is_causal_skip or allow_is_bidirectional_skip):
-        first = q_offset if cache_position is None else cache_position[0]
-        offset = int(first) - int(kv_offset)
-        mask = _ranges(pattern, attention_mask, kv_length, offset, int(kv_offset))
-        if mask is not NotImplemented:
-            return mask
+    traced = is_tracing(attention_mask)
+    if not traced:  # now: they may be tensors that a cache counts up, layer by layer
+        q_offset, kv_offset = int(q_offset), int(kv_offset)
     queries = {"q_length": q_length, "q_offset": q_offset}
     if cache_position is not None:  # transformers up to 5.3
-        queries = {"cache_position": cache_position}
-    return sdpa_mask(
-        batch_size=batch_size, **queries, kv_length=kv_length, kv_offset=kv_offset,
+        queries, q_length = {"cache_position": cache_position}, len(cache_position)
+    table = functools.partial(
+        sdpa_mask, batch_size=batch_size, **queries, kv_length=kv_length, kv_offset=kv_offset,
         mask_function=mask_function, attention_mask=attention_mask, allow_is_causal_skip=False,
         allow_is_bidirectional_skip=False, **options,
     )  # fmt: skip
+    if traced:
+        return table()
+    refuse_models_that_add_masks(type(config))
+    pattern, says = pattern_of(mask_function), None
+    if pattern is not None and pattern.sequences is not None:
+        says = _packed(pattern)
+    elif pattern is not None and (allow_is_causal_skip or allow_is_bidirectional_skip):
+        first = q_offset if cache_position is None else int(cache_position[0])
+        says = _ranges(pattern, attention_mask, kv_length, first - kv_offset, kv_offset)
+    if says is None:
+        return table()
+    shape = batch_size, 1, q_length, kv_length
+    return CompactMask.of(shape, says, functools.cache(table))
 
 
 def _ranges(pattern, tokens, kv_length, offset, kv_offset):
-    """The mask as ranges. A table of one row where padding has holes, NotImplemented where that is
-    not enough."""
-    begin, end = torch.zeros(1, dtype=torch.int64), torch.full((1,), kv_length)
-    if tokens is not None:
-        visible = tokens[:, kv_offset : kv_offset + kv_length]
-        begin, end, contiguous = _runs(visible)
-        if not contiguous and max(pattern.left, pattern.right) >= 0:
-            return NotImplemented
-        if not contiguous:
-            missing = kv_length - visible.shape[1]
-            return torch.nn.functional.pad(visible, (0, missing))[:, None, None, :]
-    mask = torch.empty(len(begin), FIELDS, dtype=torch.int64)
-    mask[:, 0], mask[:, 1], mask[:, 2], mask[:, 3] = RANGES, begin, end, offset
-    mask[:, 4], mask[:, 5] = pattern.left, pattern.right
-    return mask[:, :, None, None]
+    """The mask as options of `attention`: ranges of keys, or a table of one row where padding has
+    holes. None where that is not enough."""
+    options = {"causal": True} if pattern.right == 0 else {}
+    if pattern.left >= 0 or pattern.right > 0:
+        options["window_size"] = pattern.left, pattern.right
+    options["q_offset"] = offset
+    if tokens is None:
+        return options
+    visible = tokens[:, kv_offset : kv_offset + kv_length]
+    begin, end, contiguous = _runs(visible)
+    missing = kv_length - visible.shape[1]
+    if not contiguous and max(pattern.left, pattern.right) >= 0:
+        return None
+    if not contiguous:
+        return {"attn_mask": torch.nn.functional.pad(visible, (0, missing))[:, None, None, :]}
+    if begin.any() or (end != kv_length).any():
+        options |= {"kv_starts": begin.numpy(), "kv_lengths": end.numpy()}
+    return options
 
 
 def _runs(visible):
-    """Begin and end of the visible keys of each row, and whether each row has no holes.
-
-    One row for all where none is padded.
-    """
+    """Begin and end of the visible keys of each row, and whether each row has no holes."""
     length = visible.shape[1]
     counts = visible.sum(1)
-    if bool((counts == length).all()):
-        return torch.zeros(1, dtype=torch.int64), torch.full((1,), length), True
     numbers = visible.to(torch.uint8)
     begin, end = numbers.argmax(1), length - numbers.flip(1).argmax(1)
     end = torch.where(counts > 0, end, 0)
@@ -126,8 +189,8 @@ def _packed(pattern):
     # A row begins a sequence, whatever the row before it ended with.
     first = torch.ones(batch, 1, dtype=torch.bool)
     begins = torch.cat([first, ids[:, 1:] != ids[:, :-1]], 1).flatten().nonzero()[:, 0]
-    head = torch.tensor([PACKED, pattern.left, pattern.right])
-    return torch.cat([head, begins, torch.tensor([batch * length])])[None, :, None, None]
+    bounds = torch.cat([begins, torch.tensor([batch * length])])
+    return {"cu_seqlens_q": bounds.numpy(), "window_size": (pattern.left, pattern.right)}
 
 
 def decode(mask, queries, keys):
@@ -135,34 +198,12 @@ def decode(mask, queries, keys):
 
     Options that say what is so anyway for so many queries and keys are left out.
     """
-    if mask.dtype != torch.int64 or mask.ndim != 4 or mask.shape[2:] != (1, 1):
-        raise ValueError(
-            "attention_mask: expected a table (B, H, L, S) of bool or float, or what the mask "
-            f"function of fastattn made, got {mask.dtype} of shape {tuple(mask.shape)}"
-        )
-    numbers = mask[:, :, 0, 0].numpy()
-    kind = numbers[0, 0]
-    if kind == PACKED:
-        left, right = numbers[0, 1:3].tolist()
-        return {"cu_seqlens_q": numbers[0, 3:], "window_size": (left, right)}
-    if kind != RANGES or numbers.shape[1] != FIELDS:
-        raise ValueError(
-            "attention_mask: expected what the mask function of fastattn made, got other numbers "
-            "(this model takes masks apart: use attn_implementation='eager' or 'sdpa')"
-        )
-    offset, left, right = numbers[0, 3:].tolist()
-    if len(numbers) == 1:
-        begin, end = numbers[0, 1:3].tolist()
-    else:
-        begin, end = numbers[:, 1], numbers[:, 2]
-    options = {"causal": True} if right == 0 else {}
-    if left >= 0 or right > 0:
-        options["window_size"] = left, right
-    if len(numbers) > 1 or (begin, end) != (0, keys):
-        options |= {"kv_starts": begin, "kv_lengths": end}
-    if options and ("kv_lengths" in options or offset != keys - queries):
-        options["q_offset"] = offset
-    return options
+    if mask.touched or mask.shape[2:] != (queries, keys):
+        return {"attn_mask": mask.table()}
+    options = dict(mask.options)
+    if "kv_lengths" not in options and options.get("q_offset") == keys - queries:
+        del options["q_offset"]
+    return {} if options.keys() == {"q_offset"} else options
 
 
 # ---- patterns ------------------------------------------------------------------------------------
