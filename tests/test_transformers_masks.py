@@ -252,6 +252,19 @@ def test_packed(name):
     same(make(function), table(function), 6, 6)
 
 
+@pytest.mark.parametrize("kind", ["padded", "behind a cache", "in parts"])
+def test_packed_in_ways_that_bounds_do_not_say(kind):
+    ids = PACKED_IDS if kind != "in parts" else torch.tensor([[0, 0, 1, 1, 0, 0]] * 2)
+    one = masking_utils.packed_sequence_mask_function(ids)
+    function, queries, options = masking_utils.and_masks(PATTERNS["causal"], one), 6, {}
+    if kind == "padded":
+        options["attention_mask"] = torch.tensor(TOKENS["right"], dtype=torch.bool)
+    elif kind == "behind a cache":
+        queries, options["q_offset"] = 2, 4
+    mask = make(function, queries, **options)
+    same(mask, table(function, queries, **options), queries, 6)
+
+
 # ---- without a mask, as vision models and users call it ------------------------------------------
 
 

@@ -142,7 +142,8 @@ def attention_mask(
     refuse_models_that_add_masks(type(config))
     pattern, says = pattern_of(mask_function), None
     if pattern is not None and pattern.sequences is not None:
-        says = _packed(pattern)
+        if attention_mask is None and q_length == kv_length:
+            says = _packed(pattern)
     elif pattern is not None and (allow_is_causal_skip or allow_is_bidirectional_skip):
         first = q_offset if cache_position is None else int(cache_position[0])
         says = _ranges(pattern, attention_mask, kv_length, first - kv_offset, kv_offset)
@@ -184,8 +185,11 @@ def _runs(visible):
 
 
 def _packed(pattern):
+    """The mask as options of `attention_varlen`, None where a sequence may lie in several parts."""
     ids = pattern.sequences
     batch, length = ids.shape
+    if (ids[:, 1:] < ids[:, :-1]).any():
+        return None
     # A row begins a sequence, whatever the row before it ended with.
     first = torch.ones(batch, 1, dtype=torch.bool)
     begins = torch.cat([first, ids[:, 1:] != ids[:, :-1]], 1).flatten().nonzero()[:, 0]
