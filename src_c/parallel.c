@@ -109,8 +109,8 @@ static void help(job *at)
  *
  * A kernel in a virtual machine takes a halted CPU for a busy one, and wakes a helper behind its
  * caller on the caller's CPU: it would start when the work is done. So sleeping helpers are kept
- * off the CPU that the last call came from, and moved when a call comes from another one; but
- * never to one that neither the thread that made them nor the process may use. */
+ * off the CPU that the last call came from, and moved when a call comes from another one; but only
+ * among those that the thread that made them could use, and that the main thread may. */
 
 #if defined(__linux__)
 static atomic_int thread_ids[MAX_HELPERS];
