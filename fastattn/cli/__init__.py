@@ -64,13 +64,13 @@ def check_picture(option, path):
     UsageError
         It cannot write a file of that name.
     """
+    check_output(path)
     check_matplotlib(option)
     from matplotlib.backend_bases import FigureCanvasBase
 
-    if path.suffix in ("", ".") and not path.is_dir():
-        ending = FigureCanvasBase.get_default_filetype()
-        path = path.with_name(f"{path.name.rstrip('.')}.{ending}")
-    check_output(path)
+    if path.suffix in ("", "."):
+        path = path.with_name(f"{path.name.rstrip('.')}.{FigureCanvasBase.get_default_filetype()}")
+        check_output(path)
     endings = FigureCanvasBase.get_supported_filetypes()
     if path.suffix[1:].lower() not in endings:
         raise UsageError(f"{path}: expected an ending of {', '.join(endings)}")

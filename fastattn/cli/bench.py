@@ -105,8 +105,8 @@ def _checked(options):
         if path is not None:
             check_output(path)
     if options.plot is not None:
-        check_matplotlib("--plot")
         check_folder(options.plot)
+        check_matplotlib("--plot")
     return threads
 
 
