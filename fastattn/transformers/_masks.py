@@ -24,7 +24,7 @@ from transformers.utils.import_utils import is_tracing
 
 # What is known of a table that has not been made, and what adds it to scores or to a bias.
 METADATA = {
-    torch.Tensor.shape.__get__, torch.Tensor.ndim.__get__, torch.Tensor.dtype.__get__,
+    *(getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "dtype")),
     torch.Tensor.size, torch.Tensor.stride, torch.Tensor.dim, torch.Tensor.is_floating_point,
 }  # fmt: skip
 ADDITIONS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
