@@ -52,6 +52,18 @@ static double held_cap(const fa_args *args)
     return cap < least ? least : cap > most ? most : cap;
 }
 
+/* Of products of queries and keys, to what softmax, or the cap, takes. */
+static double factor_of(const fa_plan *plan)
+{
+    const fa_args *args = plan->args;
+    const int size = plan->kernels->real_size;
+    if (args->softcap > 0) return fa_held(args->scale / args->softcap, size);
+    return fa_held(args->scale, size) * FA_LOG2E;
+}
+
+/* Units take products below 2^-126 for 0: times more than this a few of them would count. */
+static const double GREATEST_FACTOR = 0x1p64;
+
 /* What carries what is asked for: all of float32, or 16 or 8 bits of it; float16 is two pieces.
  * Stored bytes are bfloat16 numbers until they are scaled. */
 static fa_matrices matrices_for(const fa_plan *plan, const fa_unit *unit)
@@ -65,7 +77,7 @@ static fa_matrices matrices_for(const fa_plan *plan, const fa_unit *unit)
     if (args->dtype == FA_BFLOAT16) split = scaled ? FA_TWO_PIECES : FA_ONE_PIECE;
     const int thin = args->dtype == FA_BFLOAT16 && !(scaled && plan->kv_storage == FA_BFLOAT);
     fa_matrices matrices = {NULL, NULL};
-    if (plan->weights) return matrices;
+    if (plan->weights || fabs(plan->factor) > GREATEST_FACTOR) return matrices;
     if (unit->wide && unit->wide[split].pieces) matrices.wide = &unit->wide[split];
     if (unit->thin && thin) matrices.thin = unit->thin[plan->kv_storage];
     return matrices;
@@ -246,6 +258,7 @@ fa_status fa_plan_make(fa_plan *plan, const fa_args *given, int weights)
     for (int shift = 0; shift < 32; ++shift)
         if (args->page_keys == (int64_t)1 << shift) plan->page_shift = shift;
     plan_copies(plan);
+    plan->factor = factor_of(plan);
     plan->matrices = matrices_for(plan, unit);
     plan->model = fa_sequence_at(args, plan->kernels, &plan->matrices, 0);
     if (!valid_sequences(plan)) return FA_INVALID;

@@ -24,7 +24,8 @@ typedef struct {
     fa_args own; /* the caller's arguments, in today's layout */
     const fa_args *args;
     const fa_kernels *kernels;
-    fa_matrices matrices;             /* those that are of use for these types */
+    double factor;                    /* of products of queries and keys */
+    fa_matrices matrices;             /* those that are of use for these types and this factor */
     int weights;                      /* the table of weights is wanted, not the output */
     fa_storage q_storage, kv_storage; /* of q and out; of k and v */
     int q_scattered, out_scattered;   /* elements apart */

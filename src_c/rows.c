@@ -84,25 +84,14 @@ static fa_storage point_queries(fa_worker *worker, const fa_worker_tile *tile)
     return FA_REAL;
 }
 
-static double score_factor(const fa_plan *plan)
-{
-    const fa_args *args = plan->args;
-    const int size = plan->kernels->real_size;
-    if (args->softcap > 0) return fa_held(args->scale / args->softcap, size);
-    return fa_held(args->scale, size) * FA_LOG2E;
-}
-
 void fa_worker_pack_rows(fa_worker *worker, fa_worker_tile *tile)
 {
     const fa_plan *plan = worker->plan;
     const fa_storage storage = point_queries(worker, tile);
     plan->kernels->pack(&tile->state, storage, (const void *const *)worker->rows, tile->rows.rows,
-                        score_factor(plan));
+                        plan->factor);
     tile->packed = 1;
 }
-
-/* Units take products below 2^-126 for 0: times more than this a few of them would count. */
-static const double GREATEST_FACTOR = 0x1p64;
 
 void fa_worker_pack_panels(fa_worker *worker, fa_worker_tile *tile)
 {
@@ -110,10 +99,10 @@ void fa_worker_pack_panels(fa_worker *worker, fa_worker_tile *tile)
     const fa_matrix *matrix = worker->sequence.matrix;
     fa_tile *state = &tile->state;
     state->q_panels = NULL;
-    state->factor = score_factor(plan);
-    if (!matrix || fabs(state->factor) > GREATEST_FACTOR) return;
+    if (!matrix) return;
     const fa_storage storage = point_queries(worker, tile);
     state->q_panels = tile->q_panels;
+    state->factor = plan->factor;
     if (!matrix->pack_queries(state, storage, (const void *const *)worker->rows, tile->rows.rows))
         state->q_panels = NULL;
 }
