@@ -142,6 +142,9 @@ def tile(isa, dtype):
     }
 
 
+include "_kernels_limits.pxi"
+
+
 cdef uintptr_t address(array):
     return 0 if array is None else array.ctypes.data
 
@@ -203,33 +206,45 @@ cdef class Tile:
     def fresh(self, value):
         self.state.fresh = value
 
-    def pack(self, q, double factor=1.0, sinks=None, storage="real"):
+    def pack(self, q, double factor=1.0, sinks=None, storage="real", int64_t repeats=1):
         """Transpose rows of `storage` in; sinks (width,) in log2 on a cache line, or None."""
         rows = pointers(q, len(q), 0)
+        cdef const void *const *at = <const void *const *><uintptr_t>address(rows)
+        cdef fa_storage kind = STORAGES[storage]
+        cdef int64_t turn
         self.rows = len(q)
-        self.kernels.pack(&self.state, STORAGES[storage],
-                          <const void *const *><uintptr_t>address(rows), self.rows, factor)
-        self.kernels.begin(&self.state, <const void *><uintptr_t>address(sinks))
+        for turn in range(repeats):
+            self.kernels.pack(&self.state, kind, at, self.rows, factor)
+        self.begin(sinks)
 
-    def begin(self, sinks=None):
+    def begin(self, sinks=None, int64_t repeats=1):
         """The state before the first key."""
-        self.kernels.begin(&self.state, <const void *><uintptr_t>address(sinks))
+        cdef const void *at = <const void *><uintptr_t>address(sinks)
+        cdef int64_t turn
+        for turn in range(repeats):
+            self.kernels.begin(&self.state, at)
 
-    def merge(self, Tile other):
+    def merge(self, Tile other, int64_t repeats=1):
         """Take in the state over other keys of the same rows."""
-        self.kernels.merge(&self.state, &other.state)
+        cdef int64_t turn
+        for turn in range(repeats):
+            self.kernels.merge(&self.state, &other.state)
 
-    def finish(self, out):
+    def finish(self, out, int64_t repeats=1):
         """Write o / l to the rows of out."""
         rows = pointers(out, len(out), 0)
-        self.kernels.finish(&self.state, FA_REAL, <void *const *><uintptr_t>address(rows), len(out))
+        cdef void *const *at = <void *const *><uintptr_t>address(rows)
+        cdef int64_t turn, count = len(out)
+        for turn in range(repeats):
+            self.kernels.finish(&self.state, FA_REAL, at, count)
 
     def run(self, kernel, k, v=None, *, modifiers=None, weights=None, int64_t repeats=1):
         """One of STAGES, or weigh into `weights`, on a block of keys k (keys, depth), v."""
         cdef fa_block block
         cdef fa_modifiers c_modifiers
         cdef void (*stage)(fa_tile *, const fa_block *) noexcept nogil
-        cdef int64_t turn
+        cdef void *const *target
+        cdef int64_t turn, count
         memset(&block, 0, sizeof(block))
         block.keys = len(k)
         k_rows = pointers(k, len(k), FA_ROWS_AHEAD + FA_KEY_PADDING)
@@ -246,8 +261,9 @@ cdef class Tile:
             block.modifiers = &c_modifiers
         if kernel == "weigh":
             rows = pointers(weights, len(weights), 0)
-            self.kernels.weigh(&self.state, &block, <void *const *><uintptr_t>address(rows),
-                               len(weights))
+            target, count = <void *const *><uintptr_t>address(rows), len(weights)
+            for turn in range(repeats):
+                self.kernels.weigh(&self.state, &block, target, count)
             return
         if kernel == "update":
             stage = self.kernels.update
@@ -292,46 +308,45 @@ cdef fill_modifiers(fa_modifiers *target, options, int width):
     return options["rows"]
 
 
-def elementwise(kernel, isa, x):
+def elementwise(kernel, isa, x, int64_t repeats=1):
     """exp2 or tanh of a contiguous array whose size is a multiple of the lanes."""
     cdef const fa_kernels *kernels = find(isa, x.dtype)
+    cdef void (*function)(const void *, void *, int64_t) noexcept nogil
+    function = kernels.exp2 if kernel == "exp2" else kernels.tanh
     y = np.empty_like(x)
     cdef const void *source = <const void *><uintptr_t>address(x)
     cdef void *target = <void *><uintptr_t>address(y)
-    if kernel == "exp2":
-        kernels.exp2(source, target, x.size)
-    else:
-        kernels.tanh(source, target, x.size)
+    cdef int64_t turn, size = x.size
+    with nogil:
+        for turn in range(repeats):
+            function(source, target, size)
     return y
 
 
-def widen(isa, dtype, storage, stored, scales=None):
+def widen(isa, dtype, storage, stored, scales=None, int64_t repeats=1):
     """Rows (count, columns) of `storage` (one of STORAGES) as `dtype`, times float32 scales."""
     cdef const fa_kernels *kernels = find(isa, dtype)
     cdef fa_storage kind = STORAGES[storage]
     wide = np.empty(stored.shape, dtype)
     rows = pointers(stored, len(stored), 0)
-    kernels.widen(kind, <const void *const *><uintptr_t>address(rows), len(stored),
-                  stored.shape[1], <const float *><uintptr_t>address(scales),
-                  <void *><uintptr_t>address(wide))
+    cdef const void *const *source = <const void *const *><uintptr_t>address(rows)
+    cdef void *target = <void *><uintptr_t>address(wide)
+    cdef const float *factors = <const float *><uintptr_t>address(scales)
+    cdef int64_t turn, count = len(stored), columns = stored.shape[1]
+    for turn in range(repeats):
+        kernels.widen(kind, source, count, columns, factors, target)
     return wide
 
 
-def narrow(isa, storage, row, stored):
+def narrow(isa, storage, row, stored, int64_t repeats=1):
     """Round a contiguous row into `stored`, a row of `storage`."""
     cdef const fa_kernels *kernels = find(isa, row.dtype)
     cdef fa_storage kind = STORAGES[storage]
-    kernels.narrow(kind, <const void *><uintptr_t>address(row), row.size,
-                   <void *><uintptr_t>address(stored))
-
-
-def fma_loop(isa, dtype, int64_t repeats):
-    """Run multiply-adds in registers; the number of floating-point operations done."""
-    cdef const fa_kernels *kernels = find(isa, dtype)
-    cdef double count
-    with nogil:
-        count = kernels.fma_loop(repeats)
-    return count
+    cdef const void *source = <const void *><uintptr_t>address(row)
+    cdef void *target = <void *><uintptr_t>address(stored)
+    cdef int64_t turn, size = row.size
+    for turn in range(repeats):
+        kernels.narrow(kind, source, size, target)
 
 
 def matrix_pieces(isa):
@@ -348,28 +363,6 @@ def thin_storages(isa):
     if thin == NULL:
         return ()
     return tuple(name for name, kind in STORAGES.items() if thin[<int>kind] != NULL)
-
-
-def product_loop(isa, int64_t repeats):
-    """Multiply tiles of bfloat16 in registers; the number of floating-point operations done."""
-    cdef const fa_matrix *wide = find_unit(isa).wide
-    cdef double count
-    if wide == NULL:
-        raise ValueError(f"isa: {isa!r} has no matrix unit")
-    with nogil:
-        count = wide[0].product_loop(repeats)
-    return count
-
-
-def read_loop(isa, array):
-    """Read a contiguous float32 array once; the number of bytes read."""
-    cdef const fa_kernels *kernels = find(isa, np.float32)
-    cdef const void *data = <const void *><uintptr_t>address(array)
-    cdef int64_t size = array.nbytes
-    cdef double count
-    with nogil:
-        count = kernels.read_loop(data, size)
-    return count
 
 
 def allowed(int64_t query, *, offset=0, begin=0, end=0, left=-1, right=-1):

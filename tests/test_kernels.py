@@ -275,8 +275,8 @@ def check_fma_loop(p, rng):
 
 
 def check_read_loop(p, rng):
-    data = np.ones(1 << 12, np.float32)
-    assert _kernels.read_loop(p.isa, data) == data.nbytes
+    parts = [np.ones(1 << 12, np.float32), np.ones(1 << 11, np.float32)]
+    assert _kernels.read_loop(p.isa, parts, 3) == 3 * (parts[0].nbytes + parts[1].nbytes)
 
 
 def elementwise(kernel, p, values):

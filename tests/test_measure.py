@@ -332,6 +332,18 @@ def test_limits_are_plausible():
     assert sizes["L2"] < sizes["DRAM"]
 
 
+@pytest.mark.parametrize("meter", [
+    lambda isa: limits.ReadBandwidth(isa, 1 << 10), lambda isa: limits.Exponentials(isa),
+])  # fmt: skip
+def test_no_call_from_python_lies_between_the_turns_of_a_meter(meter):
+    meter, calls = meter(fastattn.isa()), []
+    loop = meter._loop
+    meter._loop = lambda *given: calls.append(given) or loop(*given)
+    meter._repeats = 1000
+    assert meter._work(0) in (1000 << 10, 1000 * limits.EXPONENTIALS)
+    assert len(calls) == 1
+
+
 def test_share_of_peak():
     row = measured(Exact, meters={PEAK: lambda: 1e12})
     assert row.share() == pytest.approx(row.gflops() / 1e3, rel=0.5)

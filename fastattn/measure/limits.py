@@ -130,8 +130,7 @@ class ReadBandwidth(_Meter):
         super().__init__(threads)
 
     def _work(self, index):
-        parts = self._parts[index]
-        return sum(self._loop(self.isa, part) for _ in range(self._repeats) for part in parts)
+        return self._loop(self.isa, self._parts[index], self._repeats)
 
 
 def read_of(problem, inputs, isa, threads):
@@ -171,8 +170,7 @@ class Exponentials(_Meter):
         super().__init__(1)
 
     def _work(self, index):
-        for _ in range(self._repeats):
-            self._loop("exp2", self.isa, self._numbers)
+        self._loop("exp2", self.isa, self._numbers, self._repeats)
         return self._repeats * EXPONENTIALS
 
 
