@@ -199,3 +199,19 @@ def test_small_features_beside_a_great_one(isa, queries, cap, size, scale, rng):
     if isa == "amx" and queries * 2 > 8:  # more rows than stay integers: p is a bfloat16
         allowed += 2.0**-7 * reference.attention(q, k, np.abs(v.astype(np.int16)), **given)
     assert (np.abs(result[0].astype(float) - expected) <= allowed).all()
+
+
+@pytest.mark.parametrize("stored", ["bfloat16", *BYTES[1:]])
+@pytest.mark.parametrize("queries", [2, 8, 16])
+def test_values_that_are_not_carried_after_great_scores(isa, stored, queries, rng):
+    """Who takes them rounds scores otherwise: the maxima of before would leave no weight at all."""
+    q, k, v = tensors(rng, queries=queries, keys=64)
+    k, v = (x.astype(cases.dtype_of(stored)) for x in (k, v))
+    options = {"scale": 1e9, "causal": True}
+    v[:, :, -queries + 1, 3] = np.nan  # of which the first row sees nothing
+    v[..., 0] = 1e-38
+    out, lse = cases.run(isa, q, k, v, **options)
+    expected, expected_lse = reference.attention(q, k, v, return_lse=True, **options)
+    np.testing.assert_allclose(lse, expected_lse, rtol=1e-5)
+    np.testing.assert_array_equal(np.isnan(out), np.isnan(expected))
+    np.testing.assert_allclose(out[:, :, 0].astype(float), expected[:, :, 0], rtol=0.01, atol=1e-37)
