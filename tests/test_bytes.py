@@ -182,7 +182,7 @@ def test_scales_that_one_piece_does_not_carry(isa, which, scale, rng):
 
 @pytest.mark.parametrize("queries", [1, 3, 4, 8])
 @pytest.mark.parametrize("cap", [0.0, 20000.0])
-@pytest.mark.parametrize("size", [1, 2000])
+@pytest.mark.parametrize("size", [1, 2000, 2**18, 2**24])
 @pytest.mark.parametrize("scale", [0.125, -0.125])
 def test_small_features_beside_a_great_one(isa, queries, cap, size, scale, rng):
     """Of which no key has anything: then all digits of the others count."""
@@ -199,6 +199,17 @@ def test_small_features_beside_a_great_one(isa, queries, cap, size, scale, rng):
     if isa == "amx" and queries * 2 > 8:  # more rows than stay integers: p is a bfloat16
         allowed += 2.0**-7 * reference.attention(q, k, np.abs(v.astype(np.int16)), **given)
     assert (np.abs(result[0].astype(float) - expected) <= allowed).all()
+
+
+@pytest.mark.parametrize("queries", [1, 4, 8, 20])
+@pytest.mark.parametrize("stored", [0, 1])
+def test_great_scale_of_a_small_value(isa, queries, stored, rng):
+    """Probabilities as integers may not lose their bits to a key that counts nothing."""
+    q, k, v, scales = of_int8(rng, queries=queries, keys=300)
+    v_scale = np.full(k.shape[:-1], 1e-3, np.float32)
+    v[:, :, 5], v_scale[..., 5] = stored, 0.1
+    scales["v_scale"] = v_scale
+    cases.check(cases.run(isa, q, k, v, **scales), q, k, v, **scales)
 
 
 @pytest.mark.parametrize("stored", ["bfloat16", *BYTES[1:]])

@@ -211,6 +211,27 @@ static inline int sum_i32(simde__m512i a)
     return x.i32[0];
 }
 
+static inline float sum_f32(simde__m512 a)
+{
+    simde__m512_private x = simde__m512_to_private(a);
+    for (int n = 1; n < 16; ++n) x.f32[0] += x.f32[n];
+    return x.f32[0];
+}
+
+static inline uint32_t greatest_u32(simde__m512i a)
+{
+    simde__m512i_private x = simde__m512i_to_private(a);
+    for (int n = 1; n < 16; ++n) x.u32[0] = x.u32[n] > x.u32[0] ? x.u32[n] : x.u32[0];
+    return x.u32[0];
+}
+
+static inline uint32_t least_u32(simde__m512i a)
+{
+    simde__m512i_private x = simde__m512i_to_private(a);
+    for (int n = 1; n < 16; ++n) x.u32[0] = x.u32[n] < x.u32[0] ? x.u32[n] : x.u32[0];
+    return x.u32[0];
+}
+
 static inline float least_f32(simde__m512 a)
 {
     simde__m512_private x = simde__m512_to_private(a);

@@ -64,6 +64,9 @@
 #define _mm512_reduce_max_ps greatest_f32
 #define _mm512_reduce_min_ps least_f32
 #define _mm512_reduce_add_epi32 sum_i32
+#define _mm512_reduce_add_ps sum_f32
+#define _mm512_reduce_max_epu32 greatest_u32
+#define _mm512_reduce_min_epu32 least_u32
 #define _mm512_reduce_ps above_floor
 #define _mm512_maskz_scalef_ps scale_lanes
 #define _mm512_dpbf16_ps add_products
