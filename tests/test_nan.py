@@ -97,6 +97,25 @@ def test_scale_of_a_key(isa, kind, stored, queries, bad, rng):
     assert np.isnan(out).all() and np.isnan(lse).all()
 
 
+@pytest.mark.parametrize("queries", [1, 2, 3, 5, 16, 50])
+@pytest.mark.parametrize("stored", ["int8", "float8_e4m3fn", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("softcap", [0.0, 5.0])
+def test_scale_of_a_key_of_one_sign(isa, stored, queries, softcap, rng):
+    """Times infinity that is a score of -inf, or with a cap one of the cap, and no NaN."""
+    kind = cases.dtype_of("float64" if stored == "float64" else "bfloat16")
+    if stored == "float32":
+        kind = np.dtype(np.float32)
+    q, k, v = (abs(x) for x in cases.tensors(rng, kind, queries=queries, keys=40, depth=130))
+    k, v = ((8 * x + 1).astype(cases.dtype_of(stored)) for x in (k, v))
+    k = k if softcap else -k
+    scale = np.full((1, 2, 40), 0.01, np.float32)
+    scale[0, :, 5] = np.inf
+    given = {"k_scale": scale, "softcap": softcap}
+    result = cases.run(isa, q, k, v, **given)
+    assert np.isfinite(result[1]).all()
+    cases.check(result, q, k, v, **given)
+
+
 @pytest.mark.parametrize("bad", BAD, ids=str)
 def test_query_reaches_its_own_row_only(isa, dtype, bad, rng):
     q, k, v = cases.tensors(rng, dtype, queries=60, keys=70)
