@@ -61,8 +61,14 @@ static double factor_of(const fa_plan *plan)
     return fa_held(args->scale, size) * FA_LOG2E;
 }
 
-/* Units take products below 2^-126 for 0: times more than this a few of them would count. */
-static const double GREATEST_FACTOR = 0x1p64;
+/* Units take products below 2^-126 for 0: times more than this a few of them would count. And what
+ * is below float32 loses bits, of which only `pack` takes care. */
+static const double GREATEST_FACTOR = 0x1p64, LEAST_FACTOR = 0x1p-126;
+
+static int usual_factor(double factor)
+{
+    return factor == 0 || (fabs(factor) >= LEAST_FACTOR && fabs(factor) <= GREATEST_FACTOR);
+}
 
 /* What carries what is asked for: all of float32, or 16 or 8 bits of it; float16 is two pieces.
  * Stored bytes are bfloat16 numbers until they are scaled. */
@@ -77,7 +83,7 @@ static fa_matrices matrices_for(const fa_plan *plan, const fa_unit *unit)
     if (args->dtype == FA_BFLOAT16) split = scaled ? FA_TWO_PIECES : FA_ONE_PIECE;
     const int thin = args->dtype == FA_BFLOAT16 && !(scaled && plan->kv_storage == FA_BFLOAT);
     fa_matrices matrices = {NULL, NULL};
-    if (plan->weights || fabs(plan->factor) > GREATEST_FACTOR) return matrices;
+    if (plan->weights || !usual_factor(plan->factor)) return matrices;
     if (unit->wide && unit->wide[split].pieces) matrices.wide = &unit->wide[split];
     if (unit->thin && thin) matrices.thin = unit->thin[plan->kv_storage];
     return matrices;

@@ -182,6 +182,15 @@ def test_least_finite_mask(isa, dtype, queries, mask_dtype, rng):
     cases.check((out[:, :, 1:], lse[:, :, 1:]), q_rest, k, v, attn_mask=rest)
 
 
+@pytest.mark.parametrize("queries", [1, 3, 8, 40])
+@pytest.mark.parametrize("scale", [3e-45, -1e-43])
+def test_scale_that_a_type_has_no_bits_for(isa, queries, scale, rng):
+    q, k, v = cases.tensors(rng, np.float32, queries=queries, keys=70)
+    q, k = q * np.float32(1e18), k * np.float32(1e-18 / abs(scale))
+    result = cases.run(isa, q, k, v, scale=scale)
+    cases.check(result, q, k, v, scale=scale)
+
+
 @pytest.mark.parametrize("softcap", [1e-310, 1e-39, 1e39, 1.7e308])
 def test_extreme_softcap(isa, dtype, softcap, rng):
     q, k, v = cases.tensors(rng, dtype, queries=20, keys=70)
