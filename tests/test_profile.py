@@ -91,6 +91,10 @@ TRACE = profile.Trace(
     ],
 )
 
+EVERY_STAGE = profile.Trace(
+    0, 100, [np.array([[10 * n, 10 * n + 9, n] for n in range(len(profile.STAGES))])]
+)
+
 
 def test_stages_and_waiting_add_up_to_the_call():
     first, second = TRACE.stages(0), TRACE.stages(1)
@@ -121,6 +125,14 @@ def test_timeline(tmp_path):
         timeline.draw(tmp_path / f"{theme}.png", TRACE, "a call", theme)
     light, dark = ((tmp_path / f"{theme}.png").read_bytes() for theme in ("light", "dark"))
     assert light.startswith(b"\x89PNG") and light != dark
+
+
+def test_every_stage_has_a_color_of_its_own(tmp_path):
+    pytest.importorskip("matplotlib")
+    from fastattn.measure import timeline
+
+    assert len(set(timeline.COLORS)) == len(timeline.COLORS) == len(profile.STAGES)
+    timeline.draw(tmp_path / "x.png", EVERY_STAGE, "a call")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")

@@ -8,7 +8,7 @@ from fastattn.measure.profile import STAGES, WAITING
 
 BINS = 400
 COLORS = ("#56b4e9", "#0072b2", "#d55e00", "#cc79a7", "#e69f00", "#009e73", "#8a63d2", "#999999",
-          "#b8a000")  # fmt: skip
+          "#b8a000", "#a50f15")  # fmt: skip
 
 
 def draw(path, trace, title, theme="light"):
