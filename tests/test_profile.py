@@ -135,6 +135,21 @@ def test_every_stage_has_a_color_of_its_own(tmp_path):
     timeline.draw(tmp_path / "x.png", EVERY_STAGE, "a call")
 
 
+def test_the_name_of_every_stage_is_within_the_picture(monkeypatch):
+    matplotlib = pytest.importorskip("matplotlib.figure")
+    from fastattn.measure import timeline
+
+    drawn = []
+    monkeypatch.setattr(matplotlib.Figure, "savefig", lambda self, *_, **__: drawn.append(self))
+    timeline.draw("x.png", EVERY_STAGE, "a call")
+    [figure] = drawn
+    figure.draw_without_rendering()
+    [legend] = figure.legends
+    assert len(legend.get_texts()) == len(profile.STAGES) + 1
+    box = legend.get_window_extent()
+    assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_no_traceback(monkeypatch, capsys):
     monkeypatch.setattr(profile, "library", lambda: "a core")

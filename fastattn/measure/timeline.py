@@ -7,6 +7,7 @@ from fastattn.measure.pictures import DPI, THEMES
 from fastattn.measure.profile import STAGES, WAITING
 
 BINS = 400
+ABREAST = 8  # so many names of stages fit side by side
 COLORS = ("#56b4e9", "#0072b2", "#d55e00", "#cc79a7", "#e69f00", "#009e73", "#8a63d2", "#999999",
           "#b8a000", "#a50f15")  # fmt: skip
 
@@ -51,7 +52,9 @@ def draw(path, trace, title, theme="light"):
     )
     handles, labels = strips[0].get_legend_handles_labels()
     handles.append(_patch(colors["faint"]))
-    figure.legend(handles, [*labels, WAITING], loc="outside lower center", ncols=len(labels) + 1,
+    labels.append(WAITING)
+    lines = -(-len(labels) // ABREAST)
+    figure.legend(handles, labels, loc="outside lower center", ncols=-(-len(labels) // lines),
                   fontsize=8, facecolor=colors["paper"], edgecolor=colors["paper"],
                   labelcolor=colors["ink"])  # fmt: skip
     figure.savefig(path, facecolor=colors["paper"])
