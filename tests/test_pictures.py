@@ -97,3 +97,26 @@ def test_a_library_that_is_faster_has_its_bar_to_the_left():
     widths = {bars.get_label(): bars[0].get_width() for bars in axes.containers}
     assert widths["torch"] == pytest.approx(1)
     assert widths["numpy"] == pytest.approx(-0.5)
+
+
+def labels(axis):
+    """Return the numbers that are written along an axis."""
+    axis.figure.draw_without_rendering()
+    low, high = axis.get_view_interval()
+    ticks = zip(axis.get_majorticklocs(), axis.get_majorticklabels(), strict=True)
+    return [text.get_text() for value, text in ticks if low <= value <= high]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ((1.4, 1.08), ["1", "1.1", "1.2", "1.3", "1.4"]),
+        ((0.82, 0.97), ["0.85", "0.9", "0.95", "1"]),
+        ((1.4, 4.4), ["1", "1.5", "2", "2.5", "3", "3.5", "4", "4.5"]),
+        ((1.4, 12.0), ["1", "2", "5", "10"]),
+    ],
+)
+def test_ratios_have_a_scale_however_close_they_are(seconds, expected):
+    torch, openvino = seconds
+    close = row(Problem(Hq=8, Sq=256), fastattn=1.0, torch=torch, openvino=openvino)
+    assert labels(pictures.ratios([close], "", "light").axes.xaxis) == expected

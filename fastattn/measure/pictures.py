@@ -33,6 +33,7 @@ SUBJECT_MARKER = "*"
 SIZE, DPI = (8, 4.8), 150
 MATRIX = "bfloat16"  # the type under which `limits` keeps the peak of a matrix unit
 BARS = 16  # problems in a picture of ratios
+LABELS = 3  # of a log axis, at least
 
 
 def available():
@@ -179,10 +180,14 @@ def _precisions(points, subtitle, theme):
 
 
 def _plain_log(axis):
-    """Numbers in place of powers of ten, few enough to read."""
-    from matplotlib.ticker import FuncFormatter, LogLocator
+    """Numbers in place of powers of ten, enough for a scale and few enough to read."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
-    axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    locator = LogLocator(base=10, subs=(1, 2, 5))
+    low, high = axis.get_view_interval()
+    if sum(low <= value <= high for value in locator.tick_values(low, high)) < LABELS:
+        locator = MaxNLocator(8, steps=[1, 2, 5, 10])  # over so little, a log axis is nearly linear
+    axis.set_major_locator(locator)
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(_none())
 
