@@ -119,8 +119,11 @@ def _colors():
 
 
 def _label(axes, rows, columns):
+    columns, rows = (
+        None if words is None or len(words) > WORDS else words for words in (columns, rows)
+    )
     for axis, words in ((axes.xaxis, columns), (axes.yaxis, rows)):
-        if words is not None and len(words) <= WORDS:
+        if words is not None:
             # A dollar sign is a token like any other, no formula.
             axis.set_ticks(range(len(words)), words, parse_math=False)
     axes.tick_params(axis="x", rotation=90 if columns is not None else 0)

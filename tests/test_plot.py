@@ -60,7 +60,11 @@ def test_words_are_no_formulas():
 def test_many_tokens_have_no_words(rng):
     [panel] = drawn(plot.heatmap(rng.random((90, 90)), [str(n) for n in range(90)]))
     assert len(panel.get_yticks()) < 90
+    assert (panel.get_xlabel(), panel.get_ylabel()) == ("key", "query")
+    assert {text.get_rotation() for text in panel.get_xticklabels()} == {0}
     assert max(panel.figure.get_size_inches()) < 40
+    [panel] = drawn(plot.heatmap(np.ones((2, 90)), list("ab"), key_tokens=["word"] * 90))
+    assert (panel.get_xlabel(), panel.get_ylabel()) == ("key", "")
 
 
 @pytest.mark.parametrize(
