@@ -87,6 +87,11 @@ def test_titles_and_units_are_there():
         assert sheet.axes.get_xlabel(), name
 
 
+def test_one_thread_is_no_threads():
+    assert pictures.where(MACHINE) == "a CPU, 2 threads, avx2, fastattn 1"
+    assert pictures.where(MACHINE | {"threads": 1}) == "a CPU, 1 thread, avx2, fastattn 1"
+
+
 def test_curves_join_what_differs_in_length_only():
     assert {name: [row.problem.Sq for row in rows] for name, rows in
             pictures.curves(ROWS[:3]).items()} == {"8x64-float32": [256, 512]}  # fmt: skip

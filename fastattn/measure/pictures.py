@@ -11,6 +11,7 @@ import numpy as np
 
 from fastattn.measure.runner import READ
 from fastattn.measure.sweeps import LENGTH
+from fastattn.measure.table import count_text
 
 # Light and dark: paper, ink, faint ink, this package.
 THEMES = {
@@ -44,7 +45,7 @@ def available():
 def where(machine):
     """Return the line below every title, of `fastattn.config()` with "threads"."""
     return (
-        f"{machine['cpu']}, {machine['threads']} threads, {machine['isa']}, "
+        f"{machine['cpu']}, {count_text(machine['threads'], 'thread')}, {machine['isa']}, "
         f"fastattn {machine['version']}"
     )
 
