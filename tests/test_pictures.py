@@ -97,6 +97,37 @@ def test_curves_join_what_differs_in_length_only():
             pictures.curves(ROWS[:3]).items()} == {"8x64-float32": [256, 512]}  # fmt: skip
 
 
+CURVES = {
+    "8x64-float32": ({}, "full, batch 1, 8 heads, depth 64, float32"),
+    "causal-8x64-float32": ({"causal": True}, "causal, batch 1, 8 heads, depth 64, float32"),
+    "2x8x64-float32": ({"B": 2}, "full, batch 2, 8 heads, depth 64, float32"),
+    "8-2x64-float32": ({"Hkv": 2}, "full, batch 1, 8 heads, 2 of keys, depth 64, float32"),
+    "8x64-32-float32": ({"Dv": 32}, "full, batch 1, 8 heads, depth 64:32, float32"),
+    "8x64-float16": ({"dtype": "float16"}, "full, batch 1, 8 heads, depth 64, float16"),
+    "8x64-float32-int8-kv": (
+        {"kv_dtype": "int8"}, "full, batch 1, 8 heads, depth 64, float32, int8 kv",
+    ),
+    "8x64-float32-softcap-50": (
+        {"softcap": 50.0}, "full, batch 1, 8 heads, depth 64, float32, softcap 50",
+    ),
+    "8x64-float32-sinks": ({"sinks": True}, "full, batch 1, 8 heads, depth 64, float32, sinks"),
+}  # fmt: skip
+
+
+def test_curves_of_other_problems_have_another_name_and_subtitle():
+    rows = [
+        row(Problem(**({"Hq": 8, "Sq": length} | options)), fastattn=1e-3, torch=2e-3)
+        for options, _ in CURVES.values()
+        for length in (64, 128)
+    ]
+    found = pictures.curves(rows)
+    assert list(found) == list(CURVES)
+    for name, (_, words) in CURVES.items():
+        assert [row.problem.Sq for row in found[name]] == [64, 128]
+        drawn = pictures.lengths(found[name], "a CPU", "light")
+        assert drawn.axes.get_title("left") == f"{words}; a CPU"
+
+
 def test_a_library_that_is_faster_has_its_bar_to_the_left():
     axes = pictures.ratios(ROWS[:1], "", "light").axes
     widths = {bars.get_label(): bars[0].get_width() for bars in axes.containers}

@@ -298,21 +298,36 @@ def curves(rows):
         p = row.problem
         if p.packed or p.padded or p.mask != "none" or p.window >= 0 or p.Sq != p.Sk:
             continue
-        key = (p.B, p.Hq, p.Hkv, p.D, p.Dv, p.causal, p.dtype)
-        groups.setdefault(key, {})[p.Sq] = row
-    found = {}
-    for (_, heads, *_, depth, _, causal, dtype), group in groups.items():
-        if len(group) > 1:
-            name = f"{'causal-' if causal else ''}{heads}x{depth}-{dtype}"
-            found[name] = [group[length] for length in sorted(group)]
-    return found
+        groups.setdefault(_curve_name(p), {})[p.Sq] = row
+    return {
+        name: [group[length] for length in sorted(group)]
+        for name, group in groups.items()
+        if len(group) > 1
+    }
+
+
+def _curve_name(p):
+    """Return what tells a problem from every other one but its lengths, as in a file name."""
+    batch = f"{p.B}x" if p.B > 1 else ""
+    words = ["causal"] if p.causal else []
+    words += [f"{batch}{p.heads}x{p.depth}".translate(str.maketrans("/:", "--")), *_kinds(p)]
+    return "-".join(words).replace(" ", "-")
+
+
+def _kinds(p):
+    """Return in words what is special beside the shape, the types first."""
+    words = [p.dtype]
+    words += [f"{p.kv_dtype} kv"] if p.kv_dtype != p.dtype else []
+    words += [f"softcap {p.softcap:g}"] if p.softcap else []
+    return words + (["sinks"] if p.sinks else [])
 
 
 def lengths(rows, where, theme):
     """Speed over the sequence length, a curve for each library."""
     p = rows[0].problem
-    kind = "causal" if p.causal else "full"
-    subtitle = f"{kind}, batch {p.B}, {p.Hq} heads, depth {p.D}, {p.dtype}; {where}"
+    what = ["causal" if p.causal else "full", f"batch {p.B}", count_text(p.Hq, "head")]
+    what += [f"{p.Hkv} of keys"] if p.Hkv != p.Hq else []
+    subtitle = f"{', '.join([*what, f'depth {p.depth}', *_kinds(p)])}; {where}"
     sheet = Sheet(theme, "Speed over sequence length", subtitle, "tokens", "GFLOP/s")
     names = [*STYLES, rows[0].subject]
     for name in names:

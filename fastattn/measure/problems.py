@@ -89,14 +89,22 @@ class Problem:
         return self.B, self.Hq, self.Hkv, self.Sq, self.Sk, self.D
 
     @property
+    def heads(self):
+        """Heads in words: of queries, and of keys if they differ."""
+        return f"{self.Hq}" if self.Hq == self.Hkv else f"{self.Hq}/{self.Hkv}"
+
+    @property
+    def depth(self):
+        """Depth in words: of keys, and of values if it differs."""
+        return f"{self.D}" if self.Dv == self.D else f"{self.D}:{self.Dv}"
+
+    @property
     def label(self):
         """Short description: the shape and what is special."""
-        heads = f"{self.Hq}" if self.Hq == self.Hkv else f"{self.Hq}/{self.Hkv}"
         length = f"{self.Sq}" if self.Sq == self.Sk else f"{self.Sq}:{self.Sk}"
-        depth = f"{self.D}" if self.Dv == self.D else f"{self.D}:{self.Dv}"
-        words = [f"{self.B}x{heads}x{length}x{depth}"]
+        words = [f"{self.B}x{self.heads}x{length}x{self.depth}"]
         if self.packed:
-            words = [f"{len(self.packed)} sequences {heads}x{length}x{depth}"]
+            words = [f"{len(self.packed)} sequences {self.heads}x{length}x{self.depth}"]
         words += ["causal"] if self.causal else []
         words += [f"window {self.window}"] if self.window >= 0 else []
         words += ["softcap"] if self.softcap else []
