@@ -87,6 +87,13 @@ def test_titles_and_units_are_there():
         assert sheet.axes.get_xlabel(), name
 
 
+def test_a_long_name_of_a_cpu_is_within_the_picture():
+    machine = MACHINE | {"cpu": "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz", "version": "1.2.3"}
+    [(_, sheet), *_] = pictures.sweep_pictures(SWEEPS, pictures.where(machine), "light")
+    sheet.figure.draw_without_rendering()
+    assert sheet.axes.get_tightbbox().x1 <= sheet.figure.bbox.x1
+
+
 def test_one_thread_is_no_threads():
     assert pictures.where(MACHINE) == "a CPU, 2 threads, avx2, fastattn 1"
     assert pictures.where(MACHINE | {"threads": 1}) == "a CPU, 1 thread, avx2, fastattn 1"

@@ -68,7 +68,7 @@ class Sheet:
         self.figure = Figure(figsize=size, dpi=DPI, layout="constrained", facecolor=colors["paper"])
         self.axes = self.figure.add_subplot(facecolor=colors["paper"])
         self.figure.suptitle(title, color=colors["ink"], fontsize=14, x=0.02, ha="left")
-        self.axes.set_title(subtitle, color=colors["ink"], fontsize=9, loc="left")
+        self.axes.set_title(subtitle, color=colors["ink"], fontsize=9, loc="left", wrap=True)
         self.axes.set_xlabel(xlabel, color=colors["ink"])
         self.axes.set_ylabel(ylabel, color=colors["ink"])
         self.axes.tick_params(colors=colors["ink"], which="both")
