@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Pictures of figures that are made up here: which there are, and who has which color."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -148,6 +150,16 @@ def labels(axis):
     low, high = axis.get_view_interval()
     ticks = zip(axis.get_majorticklocs(), axis.get_majorticklabels(), strict=True)
     return [text.get_text() for value, text in ticks if low <= value <= high]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 16, 33, 64, 72, 96, 192])
+def test_counts_of_threads_do_not_overlap(most):
+    counts = sorted({*(1 << n for n in range(most.bit_length())), most})
+    found = dict(pictures.sweep_pictures(SWEEPS | {"threads": points(*counts)}, "", "light"))
+    axis = found["threads"].axes.xaxis
+    assert labels(axis)[-1] == str(most)
+    boxes = [text.get_window_extent() for text in axis.get_majorticklabels()]
+    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
 
 
 @pytest.mark.parametrize(

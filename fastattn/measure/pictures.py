@@ -35,6 +35,7 @@ SIZE, DPI = (8, 4.8), 150
 MATRIX = "bfloat16"  # the type under which `limits` keeps the peak of a matrix unit
 BARS = 16  # problems in a picture of ratios
 LABELS = 3  # of a log axis, at least
+ROOM = 24  # labels of a linear axis, at most
 
 
 def available():
@@ -135,10 +136,19 @@ def _threads(points, subtitle, theme):
         own = {point.x: point.seconds for point in points if point.library == name}
         if 1 in own:
             sheet.line(name, list(own), [own[1] / seconds for seconds in own.values()])
-    powers(sheet.axes.xaxis, counts)
+    powers(sheet.axes.xaxis, _apart(counts))
     sheet.axes.set_ylim(bottom=0)
     sheet.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return sheet
+
+
+def _apart(counts):
+    """Return the last of ascending counts, and those before it that leave room for a label each."""
+    kept = []
+    for count in reversed(counts):
+        if not kept or kept[-1] - count > counts[-1] / ROOM:
+            kept.append(count)
+    return kept[::-1]
 
 
 def _masks(points, subtitle, theme):
