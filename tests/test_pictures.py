@@ -152,6 +152,13 @@ def labels(axis):
     return [text.get_text() for value, text in ticks if low <= value <= high]
 
 
+@pytest.mark.parametrize("theme", pictures.THEMES)
+def test_perfect_scaling_stands_out_from_the_grid(theme):
+    axes = dict(pictures.sweep_pictures(SWEEPS, "", theme))["threads"].axes
+    [color] = [line.get_color() for line in axes.lines if line.get_label() == "perfect"]
+    assert color != axes.get_xgridlines()[0].get_color()
+
+
 @pytest.mark.parametrize("most", [1, 2, 3, 16, 33, 64, 72, 96, 192])
 def test_counts_of_threads_do_not_overlap(most):
     counts = sorted({*(1 << n for n in range(most.bit_length())), most})

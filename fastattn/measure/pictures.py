@@ -131,7 +131,8 @@ def sweep_pictures(sweeps, where, theme):
 def _threads(points, subtitle, theme):
     sheet = Sheet(theme, "Speed over threads", subtitle, "threads", "speed relative to 1 thread")
     counts = sorted({point.x for point in points})
-    sheet.axes.plot(counts, counts, color=sheet.colors["faint"], linestyle="--", label="perfect")
+    sheet.axes.plot(counts, counts, color=sheet.colors["ink"], linestyle="--", linewidth=1,
+                    label="perfect")  # fmt: skip
     for name in libraries(points):
         own = {point.x: point.seconds for point in points if point.library == name}
         if 1 in own:
