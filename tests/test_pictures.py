@@ -96,6 +96,14 @@ def test_a_long_name_of_a_cpu_is_within_the_picture():
     assert sheet.axes.get_tightbbox().x1 <= sheet.figure.bbox.x1
 
 
+def test_lines_of_the_roofline_do_not_cross_its_words():
+    sheet = pictures.roofline(ROWS[:1], MACHINE, "", "dark")
+    [words] = sheet.axes.texts
+    assert words.get_bbox_patch().get_facecolor()[:3] == sheet.figure.get_facecolor()[:3]
+    lines, dots = sheet.axes.lines, sheet.axes.collections
+    assert max(line.zorder for line in lines) < words.zorder < min(dot.zorder for dot in dots)
+
+
 def test_one_thread_is_no_threads():
     assert pictures.where(MACHINE) == "a CPU, 2 threads, avx2, fastattn 1"
     assert pictures.where(MACHINE | {"threads": 1}) == "a CPU, 1 thread, avx2, fastattn 1"

@@ -236,7 +236,8 @@ def roofline(rows, measured, where, theme):
         sheet.axes.axhline(flops / 1e9, color=sheet.colors["ink"], linewidth=0.8, alpha=0.5)
         sheet.axes.annotate(
             f"{name}: {flops / 1e9:.0f} GFLOP/s", (span[0], flops / 1e9), xytext=(2, -10),
-            textcoords="offset points", fontsize=8, color=sheet.colors["ink"],
+            textcoords="offset points", fontsize=8, color=sheet.colors["ink"], zorder=2.5,
+            bbox={"facecolor": sheet.colors["paper"], "edgecolor": "none", "pad": 0.5},
         )  # fmt: skip
     for bound, marker, label in (
         (READ, "o", "bound by reading"),
