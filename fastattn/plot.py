@@ -123,7 +123,9 @@ def _label(axes, rows, columns):
         None if words is None or len(words) > WORDS else words for words in (columns, rows)
     )
     for axis, words in ((axes.xaxis, columns), (axes.yaxis, rows)):
-        if words is not None:
+        if words is None:
+            axis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+        else:
             # A dollar sign is a token like any other, no formula.
             axis.set_ticks(range(len(words)), words, parse_math=False)
     axes.tick_params(axis="x", rotation=90 if columns is not None else 0)

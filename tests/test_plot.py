@@ -33,6 +33,15 @@ def test_masked_cells_are_distinct(rng):
     assert [text.get_text() for text in panel.get_yticklabels()] == list("abcde")
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 40])
+def test_without_words_whole_tokens_are_counted(count):
+    [panel] = drawn(plot.heatmap(np.ones((count, count))))
+    for axis in (panel.xaxis, panel.yaxis):
+        shown = [tick for tick in axis.get_majorticklocs() if -0.5 <= tick <= count - 0.5]
+        assert 0 in shown
+        assert all(tick == int(tick) for tick in shown)
+
+
 def test_several_heads(rng):
     weights = rng.random((6, 3, 4))
     panels = drawn(plot.heatmap(weights, list("abc"), key_tokens=list("wxyz")))
