@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+"""The command ``bench``: its files, an earlier run beside it, what fails within it."""
+
+import json
+
+import pytest
+
+import fastattn
+from fastattn import cli
+
+
+def test_bench_one_shape(tmp_path, capsys):
+    figures, text = tmp_path / "x.json", tmp_path / "x.md"
+    arguments = ["bench", "--shape", "1,4,2,16,16,8", "--peers", "numpy", "--seconds", "0.01"]
+    assert cli.main([*arguments, "--json", str(figures), "--markdown", str(text)]) == 0
+    assert "vs numpy" in capsys.readouterr().out
+    rows = json.loads(figures.read_text())["rows"]
+    assert [row["causal"] for row in rows] == [False, True]
+    assert rows[0]["entries"]["numpy"]["seconds"] > 0
+    assert rows[0]["ratios"]["numpy"] > 0
+    assert "| 1x4/2x16x8 |" in text.read_text()
+
+
+def test_bench_compares_with_an_earlier_run(tmp_path, capsys):
+    figures, lines = tmp_path / "x.json", tmp_path / "x.csv"
+    arguments = ["bench", "--shape", "1,4,2,1,16,8", "--peers", "none", "--seconds", "0.01"]
+    arguments += ["--dtype", "int8"]
+    assert cli.main([*arguments, "--json", str(figures), "--csv", str(lines)]) == 0
+    heading, line = lines.read_text().splitlines()
+    assert dict(zip(heading.split(","), line.split(","), strict=True))["kv_dtype"] == "int8"
+    data = json.loads(figures.read_text())
+    samples = data["rows"][0]["entries"]["fastattn"]["samples"]
+    samples[:] = [seconds / 1000 for seconds in samples]
+    faster = tmp_path / "faster.json"
+    faster.write_text(json.dumps(data))
+    capsys.readouterr()
+    assert cli.main([*arguments, "--compare", str(faster)]) == 1
+    assert "1 SLOWER" in capsys.readouterr().out
+    data["machine"]["threads"] += 1
+    faster.write_text(json.dumps(data))
+    assert cli.main([*arguments, "--compare", str(faster)]) == 2
+    assert "the runs do not compare: threads" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rows", ["3", "[3]", "[{}]", '[{"name": "a", "subject": "b"}]', '["a"]'])
+def test_bench_compares_with_no_other_rows(rows, tmp_path, capsys):
+    (tmp_path / "x.json").write_text(f'{{"machine": {{}}, "rows": {rows}}}')
+    assert cli.main(["bench", "--compare", str(tmp_path / "x.json")]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.endswith("x.json: no figures of `bench --json`\n")
+    assert captured.out == ""  # nothing was measured
+
+
+def test_bench_plots(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    from fastattn.measure import limits, sweeps
+
+    measured = {
+        "peaks": [{"isa": fastattn.isa(), "dtype": "float32", "threads": 1, "flops": 1e11}],
+        "bandwidth": [{"level": "L2", "bytes": 1, "threads": 1, "rate": 1e11}],
+        "exponentials": [],
+    }
+    points = [sweeps.Point("fastattn", 1, 1e-3, 1e-7)]
+    found = {"threads": points, "masks": points, "precisions": points}
+    monkeypatch.setattr(limits, "machine", lambda threads: measured)
+    monkeypatch.setattr(sweeps, "run_all", lambda *_: found)
+    arguments = ["bench", "--shape", "1,2,1,1,16,8", "--peers", "none", "--seconds", "0.01"]
+    arguments += ["--threads", "1", "--limits", "--plot", str(tmp_path / "out")]
+    assert cli.main(arguments) == 0
+    assert (tmp_path / "out" / "roofline-dark.png").exists()
+    printed = capsys.readouterr().out
+    assert "8 pictures in" in printed
+    assert "Read bandwidth" in printed
