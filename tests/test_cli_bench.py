@@ -7,6 +7,7 @@ import pytest
 
 import fastattn
 from fastattn import cli
+from fastattn.measure import runner
 
 
 def test_bench_one_shape(tmp_path, capsys):
@@ -71,3 +72,16 @@ def test_bench_plots(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "8 pictures in" in printed
     assert "Read bandwidth" in printed
+
+
+def test_only_ml_dtypes_is_the_fault_of_the_type(monkeypatch, capsys):
+    def missing(*_):
+        raise ModuleNotFoundError("No module named 'x'", name=name)
+
+    monkeypatch.setattr(runner.peers, "select", missing)
+    name = "ml_dtypes"
+    assert cli.main(["bench", "--dtype", "bfloat16"]) == 2
+    assert capsys.readouterr().err.endswith("error: --dtype bfloat16 needs ml_dtypes\n")
+    name = "another"
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["bench"])

@@ -149,6 +149,29 @@ def test_a_wrong_peer_has_no_figure():
     assert any("wrong: WrongResultError" in text for text in table.summary([row]))
 
 
+def test_a_library_that_cannot_be_imported_fails_alone():
+    class Torn(Exact):
+        name = "torn"
+
+        @property
+        def version(self):
+            raise OSError("libtorn.so: cannot open shared object file")
+
+    row = measured(Exact, Torn, Silent)
+    assert row.measured
+    entry = row.entries["torn"]
+    assert (entry.failed, entry.version) == (True, "unknown")
+    assert entry.note == "OSError: libtorn.so: cannot open shared object file"
+    assert (row.entries["silent"].version, row.entries["silent"].failed) == ("1", False)
+
+
+def test_a_library_may_come_in_a_distribution_of_another_name():
+    class Renamed(peers.Peer):
+        package = "no-such-distribution"
+
+    assert Renamed(1).version == "unknown"
+
+
 def test_a_wrong_subject_has_no_figure_either():
     row = measured(Wrong, Exact)
     assert not row.measured

@@ -127,6 +127,8 @@ def _measure(options, chosen, threads):
         except ValueError as error:  # the name of a peer; what libraries raise is in the rows
             raise UsageError(error) from None
         except ModuleNotFoundError as error:
+            if error.name != "ml_dtypes":
+                raise
             raise UsageError(f"--dtype {options.dtype} needs {error.name}") from None
 
 

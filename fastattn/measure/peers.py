@@ -21,6 +21,7 @@ EVERYTHING = frozenset(
         "packed sequences", "two masks",
     }
 )  # fmt: skip
+UNKNOWN = "unknown"  # version of a library whose distribution has another name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +73,11 @@ class Peer:
 
     @property
     def version(self):
-        """Version of the library."""
-        return importlib.metadata.version(self.package)
+        """Version of the library, `UNKNOWN` if no distribution of that name is installed."""
+        try:
+            return importlib.metadata.version(self.package)
+        except importlib.metadata.PackageNotFoundError:
+            return UNKNOWN
 
     @classmethod
     def available(cls):

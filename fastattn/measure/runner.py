@@ -156,12 +156,12 @@ def measure(problem, contestants, *, meters=None, seconds=2.0, rounds=None, prog
     expected = checking.expected_rows(problem, inputs)
     entries, ready = {}, {}
     for peer in contestants:
-        entry = entries[peer.name] = Entry(peer.name, peer.version)
-        reason = peer.supports(problem)
-        if reason is not None:
-            entry.note = reason
-            continue
+        entry = entries[peer.name] = Entry(peer.name, peers.UNKNOWN)
         try:
+            entry.version = peer.version
+            entry.note = peer.supports(problem) or ""
+            if entry.note:
+                continue
             prepared = peer.prepare(problem, inputs)
             entry.error = checking.check(prepared, problem, inputs, expected)
         except Exception as error:  # a library may raise anything; the row says so
