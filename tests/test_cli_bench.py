@@ -7,6 +7,7 @@ import pytest
 
 import fastattn
 from fastattn import cli
+from fastattn.cli import bench
 from fastattn.measure import runner
 
 
@@ -20,6 +21,15 @@ def test_bench_one_shape(tmp_path, capsys):
     assert rows[0]["entries"]["numpy"]["seconds"] > 0
     assert rows[0]["ratios"]["numpy"] > 0
     assert "| 1x4/2x16x8 |" in text.read_text()
+
+
+@pytest.mark.parametrize(
+    ("shape", "variants"),
+    [("1,2,2,6,6,8", [False, True]), ("1,2,2,1,6,8", [False]), ("1,2,2,7,6,8", [False])],
+)
+def test_the_causal_variant_has_keys_for_every_query(shape, variants):
+    options = cli.parser().parse_args(["bench", "--shape", shape])
+    assert [problem.causal for problem in bench._problems(options)] == variants
 
 
 def test_bench_compares_with_an_earlier_run(tmp_path, capsys):
