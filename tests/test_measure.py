@@ -314,16 +314,20 @@ def test_share_of_peak():
     assert measured(Exact).share() is None
 
 
-def test_forced_isa_is_the_one_that_runs():
-    seen = []
+def test_forced_isa_is_the_one_that_runs(monkeypatch):
+    seen, active = [], fastattn.isa()
     original = fastattn.attention
-    fastattn.attention = lambda *a, **o: seen.append(fastattn.isa()) or original(*a, **o)
-    try:
-        call = peers.Fastattn(1, "scalar").prepare(SMALL, SMALL.inputs()).call
-    finally:
-        fastattn.attention = original
-    call()
-    assert seen == ["scalar"]
+    monkeypatch.setattr(
+        fastattn, "attention", lambda *a, **o: seen.append(fastattn.isa()) or original(*a, **o)
+    )
+    forced, plain = (
+        peers.Fastattn(1, isa).prepare(SMALL, SMALL.inputs()).call for isa in ("scalar", None)
+    )
+    monkeypatch.delattr(fastattn, "use_isa")  # a call that enters it has its time measured, too
+    for call in (forced, plain, forced):
+        call()
+    assert seen == ["scalar", active, "scalar"]
+    assert fastattn.isa() == active
 
 
 def test_texts():
