@@ -80,13 +80,14 @@ HEADINGS = ["figure", "measured", "goal", "reached"]
 
 def measured_rows(settings, chosen, names=PEERS):
     """Return rows of these problems, beside the peers of the settings, or else these."""
-    return runner.measure_suite(
+    rows = runner.measure_suite(
         chosen,
         threads=settings.threads,
         peer_names=installed(names) if settings.peers is None else settings.peers,
         seconds=settings.seconds,
         progress=settings.progress,
     )
+    return list(rows)
 
 
 def relative_times(base, others, settings):

@@ -95,3 +95,26 @@ def test_only_ml_dtypes_is_the_fault_of_the_type(monkeypatch, capsys):
     name = "another"
     with pytest.raises(ModuleNotFoundError):
         cli.main(["bench"])
+
+
+@pytest.mark.parametrize("finished", [0, 1])
+def test_an_interrupted_run_keeps_what_was_measured(finished, tmp_path, monkeypatch, capsys):
+    measure, names = runner.measure, []
+
+    def interrupted(problem, *arguments, **options):
+        if len(names) == finished:
+            raise KeyboardInterrupt
+        names.append(problem.name)
+        return measure(problem, *arguments, **options)
+
+    monkeypatch.setattr(runner, "measure", interrupted)
+    figures = tmp_path / "x.json"
+    arguments = ["bench", "--suite", "small", "--peers", "none", "--seconds", "0.01"]
+    assert cli.main([*arguments, "--json", str(figures)]) == 130
+    captured = capsys.readouterr()
+    assert captured.err == "interrupted\n"
+    if finished:
+        assert [row["name"] for row in json.loads(figures.read_text())["rows"]] == names
+        assert names[0] in captured.out
+    else:
+        assert (captured.out, figures.exists()) == ("", False)

@@ -179,6 +179,8 @@ def test_a_wrong_subject_has_no_figure_either():
     _, [line] = table.cells([row])
     assert line[1] == "wrong"
     json.dumps(table.as_json([row]))
+    assert measured(Wrong).share(bound=PEAK) is None
+    assert row.share(bound=PEAK) is None  # nor has one that was not timed beside others
 
 
 def test_check_rejects_shape_and_nan():

@@ -81,7 +81,7 @@ def run(options):
         machine |= limits.machine(threads)
     if options.limits:
         _show_limits(machine)
-    rows = _measure(options, chosen, threads)
+    rows, interrupted = _measure(options, chosen, threads)
     used = table.count_text(threads, "thread")
     title = f"bench: {options.dtype}, {machine['isa']}, {used}"
     if options.details or len(chosen) <= DETAILED:
@@ -90,6 +90,8 @@ def run(options):
     table.show(*table.cells(rows), title=title)
     print(*table.summary(rows), sep="\n")
     _write(options, rows, machine, title)
+    if interrupted:
+        raise KeyboardInterrupt
     if options.plot is not None:
         _plot(options, rows, machine)
     slower = old is not None and _compare(old, rows, options.fail_below)
@@ -114,25 +116,33 @@ def _checked(options):
 
 
 def _measure(options, chosen, threads):
-    """Return the rows of all problems."""
+    """Return (rows, whether the user interrupted); then the finished ones, if there are any."""
     from fastattn.measure import runner
 
+    rows = []
     with progress.bar("bench") as update:
+        measured = runner.measure_suite(
+            chosen,
+            threads=threads,
+            isa=options.isa,
+            peer_names=_peer_names(options.peers),
+            seconds=options.seconds,
+            progress=lambda problem, fraction: update(fraction, problem.name),
+        )
         try:
-            return runner.measure_suite(
-                chosen,
-                threads=threads,
-                isa=options.isa,
-                peer_names=_peer_names(options.peers),
-                seconds=options.seconds,
-                progress=lambda problem, fraction: update(fraction, problem.name),
-            )
+            for row in measured:
+                rows.append(row)  # one by one: an interruption must not take the others along
+        except KeyboardInterrupt:
+            if not rows:
+                raise
+            return rows, True
         except ValueError as error:  # the name of a peer; what libraries raise is in the rows
             raise UsageError(error) from None
         except ModuleNotFoundError as error:
             if error.name != "ml_dtypes":
                 raise
             raise UsageError(f"--dtype {options.dtype} needs {error.name}") from None
+    return rows, False
 
 
 def _problems(options):

@@ -121,11 +121,11 @@ class Row:
 
     def share(self, name=None, bound=None):
         """Share of the limit that applies, or of the one that is named; None if not measured."""
-        bound = bound or self.bound
-        if bound is None or bound not in self.run.rates:
+        bound, name = bound or self.bound, name or self.subject
+        if self.entries[name].timing is None or bound not in self.run.rates:
             return None
         work = self.problem.flops() if bound == PEAK else self.problem.bytes()
-        return self.run.share(name or self.subject, bound, work)
+        return self.run.share(name, bound, work)
 
     def bandwidth(self, name=None):
         """10^9 bytes per second, of those that have to be read or written at least once."""
@@ -184,7 +184,7 @@ def measure(problem, contestants, *, meters=None, seconds=2.0, rounds=None, prog
 def measure_suite(
     problems, *, threads, isa=None, peer_names=None, seconds=2.0, rounds=None, progress=None
 ):
-    """Measure several problems; return the rows.
+    """Measure several problems; yield each row when it is there, so that none is lost later.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ def measure_suite(
     contestants = [subject, *peers.select(peer_names, threads)]
     active = isa or fastattn.isa()
     cache = limits.ReadBandwidth(active, limits.FIRST_LEVEL, threads)
-    peaks, rows = {}, []
+    peaks = {}
     for index, problem in enumerate(problems):
         kind = limits.peak_type(problem, active)
         if kind not in peaks:
@@ -223,8 +223,6 @@ def measure_suite(
             READ: limits.read_of(problem, problem.inputs(), active, threads),
             CACHE: cache,
         }
-        row = measure(
+        yield measure(
             problem, contestants, meters=meters, seconds=seconds, rounds=rounds, progress=within
         )
-        rows.append(row)
-    return rows
