@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 
 from fastattn import reference
-from fastattn.measure import checking, peers, runner, timing
+from fastattn.measure import checking, peers, runner, table, timing
 
 # Not jax, which compiles for seconds per problem: the time of the report is limited.
 PEERS = ("numpy", "torch", "ort-attention", "ort-mha", "openvino", "vllm")
@@ -40,22 +40,28 @@ class Figure:
     Attributes
     ----------
     name : str
-    value : float
+    value : float or None
+        None if nothing right could be measured: that misses every goal.
     unit : str
         "" is a ratio, "%" a share (1 is 100 %), "us", "MiB", "GB/s", or "error".
     at_most, at_least : float or None
         The goal. None is no goal: the figure is there to compare with.
+    note : str
+        Why there is no value.
     """
 
     name: str
-    value: float
+    value: float | None
     unit: str = ""
     at_most: float | None = None
     at_least: float | None = None
+    note: str = ""
 
     @property
     def reached(self):
         """Whether the goal is reached; None without a goal. No NumPy bool, which is not False."""
+        if self.value is None:
+            return False
         if self.at_most is not None:
             return bool(self.value <= self.at_most)
         return None if self.at_least is None else bool(self.value >= self.at_least)
@@ -67,12 +73,13 @@ class Figure:
 
     def cells(self):
         """Return name, value, goal and verdict as text."""
-        goal = verdict = ""
-        if self.reached is not None:
-            bound = self.at_most if self.at_most is not None else self.at_least
-            goal = f"{'<=' if self.at_most is not None else '>='} {self.text(bound)}"
-            verdict = "yes" if self.reached else "NO"
-        return [self.name, self.text(self.value), goal, verdict]
+        goal = ""
+        for sign, bound in (("<=", self.at_most), (">=", self.at_least)):
+            if bound is not None:
+                goal = f"{sign} {self.text(bound)}"
+        verdict = {None: "", True: "yes", False: "NO"}[self.reached]
+        value = self.note or table.NOTHING if self.value is None else self.text(self.value)
+        return [self.name, value, goal, verdict]
 
 
 HEADINGS = ["figure", "measured", "goal", "reached"]
@@ -88,6 +95,15 @@ def measured_rows(settings, chosen, names=PEERS):
         progress=settings.progress,
     )
     return list(rows)
+
+
+def share_of_peak(name, row, at_least):
+    """Return the figure of the subject's share of the peak, of whatever the row's meter keeps busy.
+
+    A wrong result has no share, but its reason.
+    """
+    note = row.entries[row.subject].note
+    return Figure(name, row.share(bound=runner.PEAK), "%", at_least=at_least, note=note)
 
 
 def relative_times(base, others, settings):

@@ -2,7 +2,7 @@
 """Section of the report about the matrix unit: 16-bit types, and float32 in pieces of bfloat16."""
 
 import numpy as np
-from figure import Figure, measured_rows
+from figure import Figure, measured_rows, share_of_peak
 from figures_narrow import named
 
 import fastattn
@@ -48,8 +48,8 @@ def _shares(settings):
             meters={runner.PEAK: meter},
             seconds=settings.seconds,
         )
-        share, goal = row.share(bound=runner.PEAK), goal if _has(3) else None
-        figures.append(Figure(f"share of matrix peak {problem.name}", share, "%", at_least=goal))
+        name = f"share of matrix peak {problem.name}"
+        figures.append(share_of_peak(name, row, goal if _has(3) else None))
     return figures, []
 
 
@@ -65,7 +65,7 @@ def _floats(settings):
                 problem, [subject], meters={runner.PEAK: meter}, seconds=settings.seconds
             )
             name = f"share of FMA peak {problem.label} high"
-            figures.append(Figure(name, row.share(bound=runner.PEAK), "%", at_least=HIGH_SHARE))
+            figures.append(share_of_peak(name, row, HIGH_SHARE))
         time = _medium(problem, settings)
         figures.append(Figure(f"medium / bfloat16 {problem.label}", time, at_most=1.25))
     return figures, []

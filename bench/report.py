@@ -13,6 +13,7 @@ import argparse
 import json
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import figures
@@ -20,9 +21,10 @@ import machine
 from figure import PEERS, installed
 
 import fastattn
-from fastattn.measure import limits, pictures, sweeps, table
+from fastattn.measure import limits, pictures, runner, sweeps, table
 
 ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results"
 SHOWN = {
     "length-8x128-float32": "Speed over sequence length, 8 heads of depth 128",
     "length-causal-8x128-float32": "The same, causal",
@@ -31,12 +33,16 @@ SHOWN = {
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 
 
-def measure(names, settings, say):
-    """Run the sections; return (figures, {section: rows})."""
-    found, rows = [], {}
+def measure(names, settings, found, rows, say):
+    """Run the sections; add to a list of figures and to {section: rows} whenever one is done."""
     for name in names:
         begin = time.perf_counter()
-        section_figures, section_rows = figures.SECTIONS[name](settings)
+        try:
+            section_figures, section_rows = figures.SECTIONS[name](settings)
+        except Exception as error:  # such as a wrong result; the other sections are worth having
+            traceback.print_exc()
+            failed = figures.Figure(f"section {name}", None, note=runner.reason(error))
+            section_figures, section_rows = [failed], []
         found += section_figures
         if section_rows:
             rows[name] = section_rows
@@ -45,7 +51,6 @@ def measure(names, settings, say):
             table.show(*table.cells(section_rows))
         table.show(figures.HEADINGS, [figure.cells() for figure in section_figures])
         print()
-    return found, rows
 
 
 def as_markdown(known, measured, found, rows):
@@ -133,21 +138,26 @@ def replace_between(text, part):
     return f"{before}{BEGIN}\n{part}\n{END}{after}"
 
 
-def write(known, measured, found, rows, settings):
-    """Write the results and the README's table; return the paths that were written."""
-    results = ROOT / "bench" / "results"
-    results.mkdir(exist_ok=True)
-    stem = f"{known['date'][:10]}-{machine.slug(known['cpu'])}"
+def write_data(ending, known, measured, found, rows):
+    """Write the results as JSON; return the path."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{known['date'][:10]}-{machine.slug(known['cpu'])}{ending}.json"
     data = {
         "machine": known,
         "limits": measured,
         "figures": [vars(figure) | {"reached": figure.reached} for figure in found],
         "rows": table.as_json(every(rows)),
     }
-    paths = [results / f"{stem}.json", results / f"{stem}.md"]
-    paths[0].write_text(json.dumps(data, indent=1, default=float) + "\n")
+    path.write_text(json.dumps(data, indent=1, default=float) + "\n")
+    return path
+
+
+def write(known, measured, found, rows, settings):
+    """Write the results and the README's table; return the paths that were written."""
+    paths = [write_data("", known, measured, found, rows)]
+    paths.append(paths[0].with_suffix(".md"))
     paths[1].write_text(as_markdown(known, measured, found, rows))
-    paths += draw(results, known, measured, rows, settings)
+    paths += draw(RESULTS, known, measured, rows, settings)
     readme = ROOT / "README.md"
     try:
         text = replace_between(readme.read_text(), readme_part(known, found, rows, paths))
@@ -202,13 +212,21 @@ def main(arguments=None):
     )
     known = machine.facts() | {"threads": options.threads}
     print(machine.heading(known), "\n")
-    found, rows = measure(names, settings, say)
-    noise = max((row.noise for row in every(rows)), default=0.0)
-    if noise > table.NOISY:
-        say(f"noisy: a median holds to {noise:.0%} only; other work on this machine?")
-    if not options.quick and not options.only:
-        for path in write(known, limits.machine(options.threads), found, rows, settings):
-            say(f"wrote {path.relative_to(ROOT)}")
+    whole = not options.quick and options.only is None
+    found, rows = [], {}
+    try:
+        measure(names, settings, found, rows, say)
+        noise = max((row.noise for row in every(rows)), default=0.0)
+        if noise > table.NOISY:
+            say(f"noisy: a median holds to {noise:.0%} only; other work on this machine?")
+        if whole:
+            for path in write(known, limits.machine(options.threads), found, rows, settings):
+                say(f"wrote {path.relative_to(ROOT)}")
+    except KeyboardInterrupt:
+        if whole and found:  # beside earlier results, which are whole, and not into the README
+            say(f"wrote {write_data('-interrupted', known, {}, found, rows)}")
+        say("interrupted")
+        return 130
     missed = [figure for figure in found if figure.reached is False]
     say(f"{len(found)} figures, {len(missed)} goals missed")
     return 1 if missed or any(row.failed for row in every(rows)) else 0

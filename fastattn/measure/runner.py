@@ -133,6 +133,11 @@ class Row:
         return self.problem.bytes() / entry.timing.median / 1e9
 
 
+def reason(error):
+    """Return the type of an exception and the first line of what it says."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 def measure(problem, contestants, *, meters=None, seconds=2.0, rounds=None, progress=None):
     """Measure one problem.
 
@@ -166,7 +171,7 @@ def measure(problem, contestants, *, meters=None, seconds=2.0, rounds=None, prog
             entry.error = checking.check(prepared, problem, inputs, expected)
         except Exception as error:  # a library may raise anything; the row says so
             entry.failed = True
-            entry.note = f"{type(error).__name__}: {error}".splitlines()[0]
+            entry.note = reason(error)
         else:
             ready[peer.name] = prepared
     meters = meters or {}

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: MIT
+"""The scripts in bench/: what fails within a report, and arguments that cannot be."""
+
+import importlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_peers import Exact, Wrong, measured
+
+from fastattn.measure import checking
+
+BENCH = Path(__file__).parent.parent / "bench"
+pytestmark = [
+    pytest.mark.forces_isa,
+    pytest.mark.skipif(not BENCH.exists(), reason="needs the source tree"),
+]
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Return a function that imports a script, which finds the others beside it."""
+    monkeypatch.syspath_prepend(BENCH)
+    return importlib.import_module
+
+
+def test_a_wrong_result_has_a_figure_that_misses_its_goal(script):
+    figure = script("figure")
+    row = measured(Wrong, meters={"peak": lambda: 1e9})
+    missed = figure.share_of_peak("share", row, 0.5)
+    assert missed.reached is False
+    name, value, goal, verdict = missed.cells()
+    assert (name, goal, verdict) == ("share", ">= 50.0%", "NO")
+    assert value.startswith("WrongResultError: error ")
+    right = measured(Exact, meters={"peak": lambda: 1.0})
+    assert figure.share_of_peak("share", right, 0.5).cells()[2:] == [">= 50.0%", "yes"]
+    assert figure.share_of_peak("share", right, None).cells()[2:] == ["", ""]
+
+
+@pytest.fixture
+def sections(script, monkeypatch, tmp_path):
+    """Return a function that runs the report with these sections; results are in `tmp_path`."""
+    report = script("report")
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(report, "write", lambda *_: [])
+    monkeypatch.setattr(report.limits, "machine", lambda _: {})
+
+    def run(chosen, *arguments):
+        monkeypatch.setattr(report.figures, "SECTIONS", chosen)
+        return report.main([*arguments])
+
+    run.Figure = report.figures.Figure
+    return run
+
+
+def test_a_section_that_fails_is_a_goal_missed(sections, capsys):
+    def torn(settings):
+        raise checking.WrongResultError("error 1.0 of max|v|")
+
+    def fine(settings):
+        return [sections.Figure("fine", np.float64(2.0), at_least=1.0)], []
+
+    assert sections({"torn": torn, "fine": fine}) == 1
+    captured = capsys.readouterr()
+    lines = [" ".join(line.split()) for line in captured.out.splitlines()]
+    assert "section torn WrongResultError: error 1.0 of max|v| NO" in lines
+    assert "fine 2.000 >= 1.000 yes" in lines
+    assert captured.err.endswith("2 figures, 1 goals missed\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--quick"]])
+def test_an_interrupted_report_keeps_its_finished_sections(arguments, sections, tmp_path, capsys):
+    def stopped(settings):
+        raise KeyboardInterrupt
+
+    def fine(settings):
+        return [sections.Figure("fine", 2.0)], []
+
+    assert sections({"fine": fine, "stopped": stopped, "never": None}, *arguments) == 130
+    assert capsys.readouterr().err.endswith("interrupted\n")
+    written = [json.loads(path.read_text())["figures"] for path in tmp_path.iterdir()]
+    assert [[each["name"] for each in figures] for figures in written] == (
+        [] if arguments else [["fine"]]
+    )
