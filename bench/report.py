@@ -83,7 +83,8 @@ def draw(folder, known, measured, rows, settings):
         print("no pictures: matplotlib is not installed", file=sys.stderr)
         return []
     names = installed(PEERS) if settings.peers is None else settings.peers
-    found = sweeps.run_all(settings.threads, names, settings.seconds / 2)
+    found, failures = sweeps.run_all(settings.threads, names, settings.seconds / 2)
+    print(*failures, sep="\n", end="\n" if failures else "", file=sys.stderr)
     known = known | measured
     return pictures.draw(folder, every(rows), known, found, pictures.where(known))
 

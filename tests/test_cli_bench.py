@@ -74,13 +74,13 @@ def test_bench_plots(tmp_path, monkeypatch, capsys):
     points = [sweeps.Point("fastattn", 1, 1e-3, 1e-7)]
     found = {"threads": points, "masks": points, "precisions": points}
     monkeypatch.setattr(limits, "machine", lambda threads: measured)
-    monkeypatch.setattr(sweeps, "run_all", lambda *_: found)
+    monkeypatch.setattr(sweeps, "run_all", lambda *_: (found, ["threads 1: torch: no"]))
     arguments = ["bench", "--shape", "1,2,1,1,16,8", "--peers", "none", "--seconds", "0.01"]
     arguments += ["--threads", "1", "--limits", "--plot", str(tmp_path / "out")]
-    assert cli.main(arguments) == 0
+    assert cli.main(arguments) == 1  # what only pictures show was wrong
     assert (tmp_path / "out" / "roofline-dark.png").exists()
     printed = capsys.readouterr().out
-    assert "8 pictures in" in printed
+    assert "threads 1: torch: no\n8 pictures in" in printed
     assert "Read bandwidth" in printed
 
 

@@ -18,7 +18,9 @@ from fastattn.measure import (
     peer_jax,
     peers,
     problems,
+    runner,
     suites,
+    sweeps,
     table,
     timing,
 )
@@ -147,6 +149,35 @@ def test_a_wrong_peer_has_no_figure():
     assert [each[1] for each in table.details([row])[1]] == ["exact", "wrong", "broken", "silent"]
     assert "SMALL" not in line
     assert any("wrong: WrongResultError" in text for text in table.summary([row]))
+
+
+def test_a_library_that_can_do_nothing_is_spoken_of():
+    class Partial(Silent):
+        name = "partial"
+
+        def supports(self, problem):
+            return None if problem.causal else "causal only"
+
+    rows = [measured(Exact, Silent, Partial), measured(Exact, Silent, Partial)]
+    silent, partial = "silent: no figures: not today", "partial: no figures: causal only"
+    assert table.summary(rows)[-2:] == [silent, partial]
+    rows.append(measured(Exact, Silent, Partial, problem=Problem(Sq=9, causal=True)))
+    assert table.summary(rows)[-1] == silent
+    assert partial not in table.summary(rows)
+    assert table.absences([measured(Exact, Broken)]) == []  # that has a column of its failures
+
+
+def test_failures_of_sweeps_are_handed_on(monkeypatch):
+    def measure(problem, contestants, seconds):
+        right = runner.Entry("right", "1", 0.0, timing.Timing(np.ones(3)))
+        entries = {"right": right, "broken": runner.Entry("broken", "1", note="no", failed=True)}
+        return runner.Row(problem, entries)
+
+    monkeypatch.setattr(runner, "measure", measure)
+    found, failures = sweeps.run_all(2, [], 1.0)
+    assert [(each.library, each.x) for each in found["threads"]] == [("right", 1), ("right", 2)]
+    assert "threads 2: 1x8x1024x64 causal: broken: no" in failures
+    assert len(failures) == sum(map(len, found.values()))
 
 
 def test_a_library_that_cannot_be_imported_fails_alone():

@@ -92,10 +92,11 @@ def run(options):
     _write(options, rows, machine, title)
     if interrupted:
         raise KeyboardInterrupt
+    wrong = any(row.failed for row in rows)
     if options.plot is not None:
-        _plot(options, rows, machine)
+        wrong |= _plot(options, rows, machine)
     slower = old is not None and _compare(old, rows, options.fail_below)
-    return 1 if slower or any(row.failed for row in rows) else 0
+    return 1 if slower or wrong else 0
 
 
 def _checked(options):
@@ -229,16 +230,17 @@ def _show_limits(measured):
 
 
 def _plot(options, rows, machine):
-    """Measure what only pictures show, draw everything, and say where it is."""
+    """Measure what only pictures show, draw everything, say where; return whether any failed."""
     from fastattn.measure import pictures, sweeps
 
     with progress.bar("pictures") as update:
         names, seconds = _peer_names(options.peers), options.seconds / 2
-        found = sweeps.run_all(machine["threads"], names, seconds, options.isa, update)
+        found, failures = sweeps.run_all(machine["threads"], names, seconds, options.isa, update)
     with file_errors(options.plot):
         options.plot.mkdir(parents=True, exist_ok=True)
         paths = pictures.draw(options.plot, rows, machine, found, pictures.where(machine))
-    print(f"{len(paths)} pictures in {options.plot}")
+    print(*failures, f"{len(paths)} pictures in {options.plot}", sep="\n")
+    return bool(failures)
 
 
 def _write(options, rows, machine, title):

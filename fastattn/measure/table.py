@@ -161,7 +161,7 @@ def geomeans(rows):
 
 
 def remarks(rows):
-    """Return lines about the noise and about every wrong result."""
+    """Return lines about the noise, every wrong result, and peers that have no figure at all."""
     lines = []
     timed = [row for row in rows if row.run is not None]
     if timed:
@@ -182,10 +182,26 @@ def remarks(rows):
         outliers = sum(t.outliers for row in timed for t in row.run.timings.values())
         samples = sum(len(t.samples) for row in timed for t in row.run.timings.values())
         lines.append(f"outliers: {outliers} of {samples} samples (beyond 1.5 quartile ranges)")
-    for row in rows:
-        for entry in row.entries.values():
-            if entry.failed:
-                lines.append(f"{row.problem.name}: {entry.name}: {entry.note}")
+    return lines + failures(rows) + absences(rows)
+
+
+def failures(rows):
+    """Return a line about every result that was wrong, or raised."""
+    return [
+        f"{row.problem.name}: {entry.name}: {entry.note}"
+        for row in rows
+        for entry in row.entries.values()
+        if entry.failed
+    ]
+
+
+def absences(rows):
+    """Return a line about every peer that was left out of all rows, and why: it has no column."""
+    lines = []
+    for name in peer_names(rows):
+        if not any(_known(row, name) for row in rows):
+            reasons = dict.fromkeys(row.entries[name].note for row in rows if name in row.entries)
+            lines.append(f"{name}: no figures: {', '.join(reasons)}")
     return lines
 
 
