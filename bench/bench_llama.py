@@ -14,6 +14,7 @@ import time
 
 import ml_dtypes
 import numpy as np
+from arguments import at_least
 
 import fastattn
 from fastattn import layers
@@ -152,12 +153,16 @@ def _state(model, torch):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--context", type=int, default=4096, help="tokens of the prompt")
-    parser.add_argument("--tokens", type=int, default=256, help="tokens to generate")
+    parser.add_argument("--width", type=at_least(1), default=1024)
+    parser.add_argument("--layers", type=at_least(1), default=4)
+    parser.add_argument("--context", type=at_least(1), default=4096, help="tokens of the prompt")
+    parser.add_argument(
+        "--tokens", type=at_least(2), default=256, help="to generate; the first one is of prefill"
+    )
     parser.add_argument("--compare", action="store_true", help="with Hugging Face's tokens")
     options = parser.parse_args(arguments)
+    if options.width % (4 * HEAD_DEPTH):
+        parser.error(f"--width: expected a multiple of {4 * HEAD_DEPTH}, got {options.width}")
     model = random_model(options.width, options.layers)
     prompt = np.random.default_rng(1).integers(0, VOCABULARY, options.context)
     print(

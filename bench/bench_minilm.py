@@ -18,6 +18,7 @@ import time
 
 import numpy as np
 import pytest
+from arguments import at_least
 from conftest import annotate
 
 import fastattn
@@ -141,8 +142,10 @@ def compare_with_sentence_transformers(model, sentences, repeats):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sentences", type=int, default=64, help="rows of the batch")
-    parser.add_argument("--repeats", type=int, default=7, help="timed rounds; the median counts")
+    parser.add_argument("--sentences", type=at_least(1), default=64, help="rows of the batch")
+    parser.add_argument(
+        "--repeats", type=at_least(1), default=7, help="timed rounds; the median counts"
+    )
     options = parser.parse_args(arguments)
     model = minilm.load()
     print(

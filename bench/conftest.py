@@ -7,6 +7,7 @@ from pathlib import Path
 
 import machine
 import pytest
+from arguments import at_least
 
 import fastattn
 from fastattn.measure import limits
@@ -15,7 +16,10 @@ from fastattn.measure import limits
 def pytest_addoption(parser):
     """Add --threads."""
     parser.addoption(
-        "--threads", type=int, default=fastattn.get_num_threads(), help="threads of every bench"
+        "--threads",
+        type=at_least(1),
+        default=fastattn.get_num_threads(),
+        help="threads of every bench",
     )
 
 

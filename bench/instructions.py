@@ -18,7 +18,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from arguments import refused_by
+
 import fastattn
+from fastattn import cli
 from fastattn.measure import table
 
 ISAS = ("scalar", "avx2")
@@ -60,6 +63,17 @@ def count(program, isa, sizes):
     return collected(done.stderr)
 
 
+def read(path):
+    """Return the counts of an earlier run; raise UsageError if there are none."""
+    try:
+        with cli.file_errors(path):
+            counts = json.loads(path.read_text())
+        grown(counts, counts, 1.0)
+    except (ValueError, TypeError, ZeroDivisionError):
+        raise cli.UsageError(f"{path}: no counts of instructions.py --json") from None
+    return counts
+
+
 def grown(old, new, fail_above):
     """Return {name: ratio} of the counts that grew beyond the ratio."""
     ratios = {name: new[name] / old[name] for name in old if name in new}
@@ -73,7 +87,10 @@ def main(arguments=None):
     parser.add_argument("--compare", type=Path, metavar="FILE", help="with these counts")
     parser.add_argument("--fail-above", type=float, default=1.02, help="ratio (%(default)s)")
     options = parser.parse_args(arguments)
-    old = json.loads(options.compare.read_text()) if options.compare else {}
+    with refused_by(parser):
+        if options.json:
+            cli.check_output(options.json)
+        old = read(options.compare) if options.compare else {}
     counts = {}
     with tempfile.TemporaryDirectory() as folder:
         program = build(folder)

@@ -14,7 +14,10 @@ import platform
 import re
 from pathlib import Path
 
+from arguments import refused_by
+
 import fastattn
+from fastattn import cli
 from fastattn.measure import limits, table
 
 
@@ -54,12 +57,16 @@ def heading(known):
 def main(arguments=None):
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=fastattn.get_num_threads())
+    parser.add_argument("--threads", type=int, help="of the limits (default: what info says)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     options = parser.parse_args(arguments)
+    with refused_by(parser):
+        threads = cli.threads_of(options)
+        if options.json:
+            cli.check_output(options.json)
     known = facts()
     fastattn.show_config()
-    measured = limits.machine(options.threads)
+    measured = limits.machine(threads)
     for title, cells in table.limits(measured).items():
         print()
         table.show(*cells, title=title)

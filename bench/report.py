@@ -18,10 +18,11 @@ from pathlib import Path
 
 import figures
 import machine
+from arguments import refused_by
 from figure import PEERS, installed
 
-import fastattn
-from fastattn.measure import limits, pictures, runner, sweeps, table
+from fastattn import cli
+from fastattn.measure import limits, peers, pictures, runner, sweeps, table
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -187,31 +188,42 @@ def arguments_parser():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="NAMES", help=f"of {','.join(figures.SECTIONS)}")
     parser.add_argument("--quick", action="store_true", help="small sizes, nothing is written")
-    parser.add_argument("--threads", type=int, default=fastattn.get_num_threads())
-    parser.add_argument("--peers", metavar="NAMES", help="instead of every one installed")
+    parser.add_argument("--threads", type=int, help="of everything (default: what info says)")
+    parser.add_argument("--peers", metavar="NAMES", help="instead of those installed; or 'none'")
     parser.add_argument("--seconds", type=float, help="per problem (4; 0.3 if quick)")
     return parser
+
+
+def checked(options, say):
+    """Return (names of sections, Settings); raise UsageError for what cannot be."""
+    names = list(figures.SECTIONS) if options.only is None else options.only.split(",")
+    if not set(names) <= set(figures.SECTIONS):
+        expected = ",".join(figures.SECTIONS)
+        raise cli.UsageError(f"--only: expected {expected}, got {options.only!r}")
+    threads = cli.threads_of(options)
+    default = 0.3 if options.quick else 4.0
+    seconds = default if options.seconds is None else options.seconds
+    cli.check_seconds(seconds)
+    others = cli.peer_names(options.peers)
+    try:
+        peers.select(others, threads)
+    except ValueError as error:
+        raise cli.UsageError(error) from None
+    others = None if others is None else tuple(others)
+    return names, figures.Settings(threads, others, seconds, options.quick, Progress(say))
 
 
 def main(arguments=None):
     """Measure, print, write; return 1 if a goal was missed."""
     parser = arguments_parser()
     options = parser.parse_args(arguments)
-    names = options.only.split(",") if options.only else list(figures.SECTIONS)
-    if unknown := set(names) - set(figures.SECTIONS):
-        parser.error(f"--only: expected {','.join(figures.SECTIONS)}, got {','.join(unknown)}")
 
     def say(text):
         print(text, file=sys.stderr, flush=True)
 
-    settings = figures.Settings(
-        threads=options.threads,
-        peers=tuple(options.peers.split(",")) if options.peers else None,
-        seconds=options.seconds or (0.3 if options.quick else 4.0),
-        quick=options.quick,
-        progress=Progress(say),
-    )
-    known = machine.facts() | {"threads": options.threads}
+    with refused_by(parser):
+        names, settings = checked(options, say)
+    known = machine.facts() | {"threads": settings.threads}
     print(machine.heading(known), "\n")
     whole = not options.quick and options.only is None
     found, rows = [], {}
@@ -221,7 +233,7 @@ def main(arguments=None):
         if noise > table.NOISY:
             say(f"noisy: a median holds to {noise:.0%} only; other work on this machine?")
         if whole:
-            for path in write(known, limits.machine(options.threads), found, rows, settings):
+            for path in write(known, limits.machine(settings.threads), found, rows, settings):
                 say(f"wrote {path.relative_to(ROOT)}")
     except KeyboardInterrupt:
         if whole and found:  # beside earlier results, which are whole, and not into the README

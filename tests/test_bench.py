@@ -83,3 +83,40 @@ def test_an_interrupted_report_keeps_its_finished_sections(arguments, sections, 
     assert [[each["name"] for each in figures] for figures in written] == (
         [] if arguments else [["fine"]]
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("report", ["--threads", "0"], "--threads: expected 1 to 1024, got 0"),
+        ("report", ["--seconds", "nan"], "--seconds: expected a finite time above 0, got nan"),
+        ("report", ["--seconds", "0"], "--seconds: expected a finite time above 0, got 0.0"),
+        ("report", ["--peers", "numpy,nope"], "peer 'nope': expected one of numpy"),
+        ("report", ["--only", ""], "--only: expected accuracy,peak"),
+        ("machine", ["--threads", "0"], "--threads: expected 1 to 1024, got 0"),
+        ("machine", ["--json", "/no/such/x.json"], "/no/such: no such directory"),
+        ("bench_llama", ["--tokens", "1"], "--tokens: expected at least 2, got 1"),
+        ("bench_llama", ["--width", "100"], "--width: expected a multiple of 256, got 100"),
+        ("instructions", ["--compare", "/no/such.json"], "/no/such.json: No such file"),
+        ("instructions", ["--compare", __file__], "no counts of instructions.py --json"),
+    ],
+)
+def test_bad_arguments(name, arguments, message, script, monkeypatch, capsys):
+    module = script(name)
+    for work in ("measure", "write"):  # or a report would overwrite the README
+        monkeypatch.setattr(module, work, None, raising=False)
+    with pytest.raises(SystemExit) as stopped:
+        module.main(arguments)
+    assert stopped.value.code == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""  # nothing was measured
+
+
+@pytest.mark.parametrize(
+    ("text", "names"), [("none", ()), ("numpy", ("numpy",)), ("all", None), (None, None)]
+)
+def test_a_report_takes_the_peers_that_bench_takes(text, names, script):
+    report = script("report")
+    options = report.arguments_parser().parse_args([] if text is None else ["--peers", text])
+    assert report.checked(options, print)[1].peers == names

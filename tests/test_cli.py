@@ -136,6 +136,7 @@ def test_check_reports_an_exception_as_a_miss(monkeypatch, capsys):
         (["bench", "--seconds", "0"], "--seconds: expected a finite time above 0, got 0.0"),
         (["bench", "--seconds", "nan"], "--seconds: expected a finite time above 0, got nan"),
         (["bench", "--seconds", "inf"], "--seconds: expected a finite time above 0, got inf"),
+        (["bench", "--shape", "1,1,1,9999999999999,1,8"], "the problem is too large: Unable"),
         (["bench", "--json", "/no/such/folder/x.json"], "no such directory"),
         (["bench", "--csv", "/no/such/folder/x.csv"], "no such directory"),
         (["bench", "--plot", __file__], "test_cli.py: a file, expected a directory"),

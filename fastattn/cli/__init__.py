@@ -9,6 +9,7 @@ A subcommand is a module with a function ``add(subparsers)`` that declares its o
 import argparse
 import contextlib
 import io
+import math
 import os
 import sys
 
@@ -110,6 +111,19 @@ def threads_of(options):
     if not 1 <= count <= MOST_THREADS:
         raise UsageError(f"--threads: expected 1 to {MOST_THREADS}, got {count}")
     return count
+
+
+def check_seconds(seconds):
+    """Raise UsageError unless that is a time to measure for."""
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"--seconds: expected a finite time above 0, got {seconds}")
+
+
+def peer_names(text):
+    """Return the names in the value of ``--peers``; None for every one installed."""
+    if text is None or text == "all":
+        return None
+    return [name for name in text.split(",") if name and name != "none"]
 
 
 def parser():

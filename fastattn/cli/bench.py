@@ -3,7 +3,6 @@
 
 import csv
 import json
-import math
 from pathlib import Path
 
 from fastattn.cli import (
@@ -12,7 +11,9 @@ from fastattn.cli import (
     check_isa,
     check_matplotlib,
     check_output,
+    check_seconds,
     file_errors,
+    peer_names,
     progress,
     threads_of,
 )
@@ -103,8 +104,7 @@ def _checked(options):
     """Return the number of threads; raise UsageError for what cannot be."""
     check_isa(options.isa)
     threads = threads_of(options)
-    if not 0 < options.seconds < math.inf:
-        raise UsageError(f"--seconds: expected a finite time above 0, got {options.seconds}")
+    check_seconds(options.seconds)
     if not 0 < options.fail_below <= 1:
         raise UsageError(f"--fail-below: expected above 0 and at most 1, got {options.fail_below}")
     for path in (options.json, options.csv, options.markdown):
@@ -126,7 +126,7 @@ def _measure(options, chosen, threads):
             chosen,
             threads=threads,
             isa=options.isa,
-            peer_names=_peer_names(options.peers),
+            peer_names=peer_names(options.peers),
             seconds=options.seconds,
             progress=lambda problem, fraction: update(fraction, problem.name),
         )
@@ -143,6 +143,8 @@ def _measure(options, chosen, threads):
             if error.name != "ml_dtypes":
                 raise
             raise UsageError(f"--dtype {options.dtype} needs {error.name}") from None
+        except MemoryError as error:
+            raise UsageError(f"the problem is too large: {error}") from None
     return rows, False
 
 
@@ -180,13 +182,6 @@ def one_problem(text, dtype, causal):
         return problems.Problem(**sizes, **kinds, causal=causal)
     except ValueError as error:
         raise UsageError(f"--{error}") from None
-
-
-def _peer_names(text):
-    """Return the names in `text`; None for every one installed."""
-    if text is None or text == "all":
-        return None
-    return [name for name in text.split(",") if name and name != "none"]
 
 
 def _old(path, machine):
@@ -234,7 +229,7 @@ def _plot(options, rows, machine):
     from fastattn.measure import pictures, sweeps
 
     with progress.bar("pictures") as update:
-        names, seconds = _peer_names(options.peers), options.seconds / 2
+        names, seconds = peer_names(options.peers), options.seconds / 2
         found, failures = sweeps.run_all(machine["threads"], names, seconds, options.isa, update)
     with file_errors(options.plot):
         options.plot.mkdir(parents=True, exist_ok=True)
