@@ -62,6 +62,21 @@ def test_bench_compares_with_no_other_rows(rows, tmp_path, capsys):
     assert captured.out == ""  # nothing was measured
 
 
+def test_bench_does_not_measure_what_it_cannot_compare(tmp_path, monkeypatch, capsys):
+    figures, without = tmp_path / "x.json", tmp_path / "without.json"
+    arguments = ["bench", "--shape", "1,4,2,1,16,8", "--peers", "none", "--seconds", "0.01"]
+    assert cli.main([*arguments, "--json", str(figures)]) == 0
+    data = json.loads(figures.read_text())
+    del data["rows"][0]["entries"]["fastattn"]["samples"]
+    without.write_text(json.dumps(data))
+    monkeypatch.setattr(runner, "measure_suite", None)
+    other = ["bench", "--shape", "1,4,2,1,17,8"]
+    for command, path in ((arguments, without), (other, figures)):
+        capsys.readouterr()
+        assert cli.main([*command, "--compare", str(path)]) == 2
+        assert "no samples of any problem that would be measured" in capsys.readouterr().err
+
+
 def test_bench_plots(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     from fastattn.measure import limits, sweeps

@@ -48,6 +48,14 @@ def test_compare(new, verdict, ratio):
     assert verdict in compare.summary([change], 0.95)
 
 
+@pytest.mark.parametrize("old", [run_data(1.0, samples=[]), run_data(1.0) | {"rates": {}}])
+def test_what_had_no_figure_then_is_no_fault_now(old):
+    changes = compare.changes([old] * 2 + [run_data(1.0)], [run_data(1.0)])
+    assert [each.verdict for each in changes] == ["no figure then", "no figure then", "same"]
+    assert not compare.failed(changes)
+    assert compare.changes([old], [run_data(1.0, failed=True)])[0].verdict == compare.WRONG
+
+
 def test_a_drift_that_the_limit_shares_is_no_noise():
     drifting = [1.0, 1.3, 0.7, 1.6, 0.9, 1.1, 0.5]
     row = run_data(1.0)

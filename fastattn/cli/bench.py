@@ -77,7 +77,7 @@ def run(options):
     threads = _checked(options)
     chosen = _problems(options)
     machine = fastattn.config() | {"threads": threads, "isa": options.isa or fastattn.isa()}
-    old = None if options.compare is None else _old(options.compare, machine)
+    old = None if options.compare is None else _old(options.compare, machine, chosen)
     if options.limits or options.plot:
         machine |= limits.machine(threads)
     if options.limits:
@@ -184,8 +184,8 @@ def one_problem(text, dtype, causal):
         raise UsageError(f"--{error}") from None
 
 
-def _old(path, machine):
-    """Return the rows of an earlier run on the same machine."""
+def _old(path, machine, chosen):
+    """Return the rows of an earlier run on the same machine, of some of the same problems."""
     from fastattn.measure import compare
 
     try:
@@ -194,10 +194,13 @@ def _old(path, machine):
         rows, there = data["rows"], dict(data["machine"])
         compare.busy(rows, rows)
         compare.changes(rows, rows)  # what cannot be compared must show before the measurements
+        known = compare.comparable(rows, chosen)
     except (ValueError, LookupError, TypeError, AttributeError):
         raise UsageError(f"{path}: no figures of `bench --json`") from None
     if reason := compare.settings_differ(there, machine):
         raise UsageError(f"--compare: the runs do not compare: {reason}")
+    if not known:
+        raise UsageError(f"{path}: no samples of any problem that would be measured")
     return rows
 
 

@@ -18,8 +18,8 @@ from fastattn.measure import table
 from fastattn.measure.runner import CACHE
 from fastattn.measure.timing import relative_noise, shares
 
-SAME, SLOWER, FASTER, UNCLEAR, MISSING, WRONG = (
-    "same", "SLOWER", "faster", "cannot tell", "missing", "WRONG",
+SAME, SLOWER, FASTER, UNCLEAR, MISSING, WRONG, FIRST = (
+    "same", "SLOWER", "faster", "cannot tell", "missing", "WRONG", "no figure then",
 )  # fmt: skip
 SETTINGS = ("cpu", "isa", "threads")  # of the machine: nothing to compare if one differs
 
@@ -70,6 +70,18 @@ def changes(old, new, fail_below=0.95):
     return [_change(row, present.get(_key(row)), fail_below) for row in old]
 
 
+def comparable(old, problems):
+    """Whether `old` has a figure of any of these `Problem`."""
+    wanted = {_key(dataclasses.asdict(problem)) for problem in problems}
+    return any(_key(row) in wanted and _has_figure(row, row.get("bound")) for row in old)
+
+
+def _has_figure(row, bound):
+    """Whether there are samples of the subject, and of that limit."""
+    subject = row["entries"][row["subject"]]
+    return bool(subject.get("samples")) and bound in row.get("rates", {})
+
+
 def _key(row):
     fields = ("name", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal", "mask", "allowed",
               "padded", "dtype", "kv_dtype", "window", "softcap", "sinks")  # fmt: skip
@@ -83,14 +95,11 @@ def _change(old, new, fail_below):
     subject = new["entries"][new["subject"]]
     if subject.get("failed"):
         return Change(name, None, 0.0, WRONG)
-    before = old["entries"][old["subject"]]
     # The limit of the old run in both, also where the other one is a little longer today.
     bound = old.get("bound")
-    if not all(
-        entry.get("samples") and bound in row.get("rates", {})
-        for row, entry in ((old, before), (new, subject))
-    ):
-        return Change(name, None, 0.0, MISSING)
+    for row, verdict in ((old, FIRST), (new, MISSING)):
+        if not _has_figure(row, bound):
+            return Change(name, None, 0.0, verdict)
     ratio, noise = _speed(old, new, bound)
     verdict = _verdict(ratio, noise, fail_below)
     if CACHE in old["rates"] and CACHE in new["rates"] and verdict in (SLOWER, FASTER):
