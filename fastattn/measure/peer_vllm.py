@@ -8,6 +8,7 @@ into the pages that the kernel wants before the clock starts, which it needs in 
 import functools
 import importlib.metadata
 import importlib.util
+import platform
 from pathlib import Path
 
 import numpy as np
@@ -19,16 +20,28 @@ PAGE = 128  # vLLM's own choice on CPUs
 DEPTHS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 
 
+def _is_x86():
+    return platform.machine().lower() in ("x86_64", "amd64", "i386", "i686")
+
+
+def _library(name):
+    """Return the path of one of vLLM's libraries, or None."""
+    folders = importlib.util.find_spec("vllm").submodule_search_locations or ()
+    paths = [Path(folder) / f"{name}.abi3.so" for folder in folders]
+    return next((path for path in paths if path.exists()), None)
+
+
 @functools.cache
 def operators():
-    """Load the library for this CPU, as vLLM chooses among its three; return its operators."""
+    """Load the library for this CPU as vLLM chooses, on x86 among three; return its operators."""
     import torch
 
-    [folder] = importlib.util.find_spec("vllm").submodule_search_locations
-    name = "_C_AVX2"
-    if torch.cpu._is_avx512_supported():
-        name = "_C" if torch.cpu._is_avx512_bf16_supported() else "_C_AVX512"
-    torch.ops.load_library(Path(folder) / f"{name}.abi3.so")
+    name = "_C"
+    if _is_x86() and not torch.cpu._is_avx512_supported():
+        name = "_C_AVX2"
+    elif _is_x86() and not torch.cpu._is_avx512_bf16_supported():
+        name = "_C_AVX512"
+    torch.ops.load_library(_library(name))
     return torch.ops._C
 
 
@@ -48,8 +61,10 @@ class VLLM(Peer):
 
     @classmethod
     def available(cls):
-        """Whether the wheel is there, and torch."""
-        return super().available() and importlib.util.find_spec("torch") is not None
+        """Whether the wheel is there, and torch; one for GPUs has no library for AVX2."""
+        if not super().available() or importlib.util.find_spec("torch") is None:
+            return False
+        return _library("_C_AVX2" if _is_x86() else "_C") is not None
 
     def supports(self, problem):
         """Positions are the only masks."""
@@ -105,8 +120,9 @@ def _isa(problem, dtype):
 
     if problem.D % 32:
         return "vec16"
-    amx = torch.cpu._is_amx_tile_supported() and dtype == torch.bfloat16
-    return "amx" if amx else "vec"
+    if torch.cpu._is_amx_tile_supported() and dtype == torch.bfloat16:
+        return "amx"
+    return "neon" if platform.machine().lower().startswith(("arm", "aarch")) else "vec"
 
 
 def _tokens(array):
