@@ -156,7 +156,7 @@ def lean(settings):
     keys = settings.length(65536, 8192)
     figures = []
     for mask in (False, True):
-        used = memory.in_subprocess(keys, mask=mask)
+        used = memory.in_subprocess(keys, mask=mask, threads=settings.threads)
         name = f"memory above the arrays N={keys} causal{' with a (1, Sk) mask' if mask else ''}"
         figures.append(Figure(name, used["bytes"] / 2**20, "MiB", at_most=64.0))
     return figures, []

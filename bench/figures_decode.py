@@ -128,7 +128,7 @@ def _packed(settings):
 def _mapped(settings):
     """A million keys of one kv head from a file: speed, and memory that is not the file's."""
     keys = settings.length(1 << 20, 1 << 14)
-    used = memory.in_subprocess(keys, depth=128, mapped=True)
+    used = memory.in_subprocess(keys, depth=128, mapped=True, threads=settings.threads)
     name = f"{keys} keys memory-mapped"
     figures = [Figure(f"{name}, memory", used["bytes"] / 2**20, "MiB", at_most=64.0)]
     return [*figures, Figure(f"{name}, speed", used["rate"] / 1e9, "GB/s")]

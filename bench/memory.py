@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Peak memory of one call above its arrays, in a process of its own.
 
-    python bench/memory.py [--keys 65536] [--depth 64] [--mask]
+    python bench/memory.py [--keys 65536] [--depth 64] [--threads N] [--mask]
     python bench/memory.py --mapped --keys 1048576 --depth 128
 
 Prints JSON: seconds, and the bytes that the peak resident size grew over what it was with all
@@ -21,8 +21,10 @@ import time
 from pathlib import Path
 
 import numpy as np
+from arguments import at_least, refused_by
 
 import fastattn
+from fastattn import cli
 
 STATUS = Path("/proc/self/status")
 
@@ -43,7 +45,7 @@ def reset_peak():
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def measure(keys, depth, mask):
+def measure(keys, depth, mask, threads):
     """Run one causal float32 call with one head; return what it needed."""
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((1, 1, keys, depth), dtype=np.float32) for _ in range(3))
@@ -52,7 +54,7 @@ def measure(keys, depth, mask):
     reset_peak()
     before = peak_bytes()
     begin = time.perf_counter()
-    fastattn.attention(q, k, v, causal=True, attn_mask=attn_mask, out=out)
+    fastattn.attention(q, k, v, causal=True, attn_mask=attn_mask, out=out, num_threads=threads)
     seconds = time.perf_counter() - begin
     return {"keys": keys, "depth": depth, "mask": bool(mask), "seconds": seconds,
             "bytes": peak_bytes() - before}  # fmt: skip
@@ -92,7 +94,7 @@ def write_random(path, keys, depth):
         part[...] = rng.standard_normal(part.shape, dtype=np.float32)
 
 
-def measure_mapped(keys, depth):
+def measure_mapped(keys, depth, threads):
     """Run one query of one kv head against memory-mapped K and V; return what it needed."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, f"{name}.npy") for name in "kv"]
@@ -100,19 +102,21 @@ def measure_mapped(keys, depth):
             write_random(path, keys, depth)
         k, v = (np.load(path, mmap_mode="r") for path in paths)
         q = np.ones((1, 1, 1, depth), np.float32)
-        fastattn.attention(q, k[:, :, :64], v[:, :, :64])  # threads and code are there
+        # Threads and code are there before the call that counts.
+        fastattn.attention(q, k[:, :, :64], v[:, :, :64], num_threads=threads)
         before = own_bytes()
         with Watch() as watch:
             begin = time.perf_counter()
-            fastattn.attention(q, k, v)
+            fastattn.attention(q, k, v, num_threads=threads)
             seconds = time.perf_counter() - begin
     return {"keys": keys, "depth": depth, "seconds": seconds, "bytes": watch.most - before,
             "rate": 2 * keys * depth * 4 / seconds}  # fmt: skip
 
 
-def in_subprocess(keys, depth=64, mask=False, mapped=False):
+def in_subprocess(keys, depth=64, mask=False, mapped=False, *, threads):
     """Return `measure`, or `measure_mapped`, of a fresh process."""
     command = [sys.executable, __file__, "--keys", str(keys), "--depth", str(depth)]
+    command += ["--threads", str(threads)]
     command += ["--mask"] if mask else []
     command += ["--mapped"] if mapped else []
     done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -122,15 +126,18 @@ def in_subprocess(keys, depth=64, mask=False, mapped=False):
 def main(arguments=None):
     """Measure and print as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--keys", type=int, default=65536, help="queries and keys")
-    parser.add_argument("--depth", type=int, default=64)
+    parser.add_argument("--keys", type=at_least(1), default=65536, help="queries and keys")
+    parser.add_argument("--depth", type=at_least(1), default=64)
+    parser.add_argument("--threads", type=int, help="of the call (default: what info says)")
     parser.add_argument("--mask", action="store_true", help="with a bool mask of shape (1, keys)")
     parser.add_argument("--mapped", action="store_true", help="one query, K and V from files")
     options = parser.parse_args(arguments)
+    with refused_by(parser):
+        threads = cli.threads_of(options)
     if options.mapped:
-        print(json.dumps(measure_mapped(options.keys, options.depth)))
+        print(json.dumps(measure_mapped(options.keys, options.depth, threads)))
         return
-    print(json.dumps(measure(options.keys, options.depth, options.mask)))
+    print(json.dumps(measure(options.keys, options.depth, options.mask, threads)))
 
 
 if __name__ == "__main__":

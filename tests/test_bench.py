@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: MIT
 """The scripts in bench/: what fails within a report, and arguments that cannot be."""
 
+import contextlib
 import importlib
+import io
 import json
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +13,8 @@ import pytest
 from fake_peers import Exact, Wrong, measured
 
 from fastattn.measure import checking
+
+pytest.importorskip("resource")  # of POSIX; memory.py asks it
 
 BENCH = Path(__file__).parent.parent / "bench"
 pytestmark = [
@@ -95,6 +100,7 @@ def test_an_interrupted_report_keeps_its_finished_sections(arguments, sections, 
         ("report", ["--only", ""], "--only: expected accuracy,peak"),
         ("machine", ["--threads", "0"], "--threads: expected 1 to 1024, got 0"),
         ("machine", ["--json", "/no/such/x.json"], "/no/such: no such directory"),
+        ("memory", ["--threads", "0"], "--threads: expected 1 to 1024, got 0"),
         ("bench_llama", ["--tokens", "1"], "--tokens: expected at least 2, got 1"),
         ("bench_llama", ["--width", "100"], "--width: expected a multiple of 256, got 100"),
         ("instructions", ["--compare", "/no/such.json"], "/no/such.json: No such file"),
@@ -120,3 +126,26 @@ def test_a_report_takes_the_peers_that_bench_takes(text, names, script):
     report = script("report")
     options = report.arguments_parser().parse_args([] if text is None else ["--peers", text])
     assert report.checked(options, print)[1].peers == names
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="own memory is read there")
+@pytest.mark.parametrize(
+    ("module", "section"), [("figures", "lean"), ("figures_decode", "_mapped")]
+)
+def test_memory_is_measured_on_the_threads_of_the_report(module, section, script, monkeypatch):
+    memory, seen = script("memory"), []
+
+    def run(command, **_):
+        monkeypatch.setattr(
+            memory.fastattn, "attention", lambda *_, **options: seen.append(options)
+        )
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            memory.main(command[2:])
+        return subprocess.CompletedProcess(command, 0, output.getvalue())
+
+    monkeypatch.setattr(memory.subprocess, "run", run)
+    settings = script("figure").Settings(threads=3, quick=True)
+    monkeypatch.setattr(settings.__class__, "length", lambda *_: 64)
+    assert getattr(script(module), section)(settings)
+    assert {options["num_threads"] for options in seen} == {3}
