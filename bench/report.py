@@ -111,8 +111,9 @@ def readme_part(known, found, rows, paths=()):
     """Return what goes into README.md."""
     lines = [
         f"{machine.heading(known)}. Time is the median of interleaved repeats; the limit is, "
-        "measured in the same rounds, a register-only FMA loop or a plain read of the same K and "
-        "V, whichever takes longer; `vs` is how many times faster than that library."
+        "measured in the same rounds, a loop of multiply-adds in registers (FMA), of tiles in "
+        "registers (matrix) or a plain read of the same K and V (read), whichever takes longer; "
+        "`vs` is how many times faster than that library."
     ]
     lines += [tags] if (tags := shown(paths)) else []
     for name, each in rows.items():

@@ -149,3 +149,17 @@ def test_memory_is_measured_on_the_threads_of_the_report(module, section, script
     monkeypatch.setattr(settings.__class__, "length", lambda *_: 64)
     assert getattr(script(module), section)(settings)
     assert {options["num_threads"] for options in seen} == {3}
+
+
+def test_the_readme_names_every_limit_that_its_rows_do(script, monkeypatch):
+    report = script("report")
+    known = report.machine.facts() | {"threads": 1}
+    row = measured(Exact, meters={"peak": lambda: 1e3})
+    monkeypatch.setattr(report.figures, "SECTIONS", {"x": measured})
+    for unit in ("FMA", "matrix"):
+        row.arithmetic = unit
+        first, *rest = report.readme_part(known, [], {"x": [row]}).split("\n\n")
+        assert f"% {unit} |" in rest[1]
+        assert f"({unit})" in first
+    text = (BENCH.parent / "README.md").read_text(encoding="utf-8")
+    assert first.partition("Time is")[2] in text  # made by the same code
