@@ -28,6 +28,7 @@ def facts():
         "system": f"{platform.system()} {platform.machine()}",
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "load": list(load()),
+        "meters": limits.METERS,
     }
 
 

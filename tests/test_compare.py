@@ -70,6 +70,7 @@ def test_only_like_compares_with_like():
     one = {"cpu": "a", "isa": "avx2", "threads": 2}
     assert compare.settings_differ(one, dict(one)) is None
     assert compare.settings_differ(one, one | {"threads": 1}) == "threads: 2 there, 1 here"
+    assert compare.settings_differ(one, one | {"meters": 2}) == "meters: None there, 2 here"
 
 
 def test_other_processes_are_spoken_of():

@@ -77,6 +77,7 @@ def run(options):
     threads = _checked(options)
     chosen = _problems(options)
     machine = fastattn.config() | {"threads": threads, "isa": options.isa or fastattn.isa()}
+    machine["meters"] = limits.METERS
     old = None if options.compare is None else _old(options.compare, machine, chosen)
     if options.limits or options.plot:
         machine |= limits.machine(threads)

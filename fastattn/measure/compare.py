@@ -21,7 +21,7 @@ from fastattn.measure.timing import relative_noise, shares
 SAME, SLOWER, FASTER, UNCLEAR, MISSING, WRONG, FIRST = (
     "same", "SLOWER", "faster", "cannot tell", "missing", "WRONG", "no figure then",
 )  # fmt: skip
-SETTINGS = ("cpu", "isa", "threads")  # of the machine: nothing to compare if one differs
+SETTINGS = ("cpu", "isa", "threads", "meters")  # nothing to compare if one differs
 
 
 @dataclasses.dataclass(frozen=True)
