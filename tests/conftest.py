@@ -58,3 +58,13 @@ def one_torch_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def no_patch_left():
+    """What patch_sdpa changes in torch is as it was, after the test as well."""
+    torch = pytest.importorskip("torch")
+    before = torch.nn.functional.scaled_dot_product_attention
+    yield
+    assert torch.nn.functional.scaled_dot_product_attention is before
+    assert torch.backends.mha.get_fastpath_enabled()

@@ -17,13 +17,7 @@ import fastattn  # noqa: E402
 import fastattn.torch as ft  # noqa: E402
 
 TORCH = F.scaled_dot_product_attention
-
-
-@pytest.fixture(autouse=True)
-def nothing_left():
-    yield
-    assert F.scaled_dot_product_attention is TORCH
-    assert torch.backends.mha.get_fastpath_enabled()
+pytestmark = pytest.mark.usefixtures("no_patch_left")
 
 
 @pytest.fixture
@@ -319,17 +313,6 @@ def test_example():
     assert result.attempted > 0 and result.failed == 0
 
 
-def test_permanent():
-    patch = ft.patch_sdpa()
-    try:
-        assert F.scaled_dot_product_attention is not TORCH
-        assert not torch.backends.mha.get_fastpath_enabled()
-    finally:
-        patch.undo()
-    assert F.scaled_dot_product_attention is TORCH
-    patch.undo()  # once is enough, twice does no harm
-
-
 def test_nested_patches(calls, randn):
     q = randn(1, 2, 3, 4)
     first, second = ft.patch_sdpa(), ft.patch_sdpa()
@@ -339,41 +322,3 @@ def test_nested_patches(calls, randn):
     second.undo()
     F.scaled_dot_product_attention(q, q, q)
     assert len(calls) == 1
-
-
-def test_patches_of_others(monkeypatch, randn):
-    """What was there before comes back, and what came after stays, but no longer gets ours."""
-    q, others = randn(1, 2, 3, 4), []
-
-    def before(*args, **options):
-        others.append("before")
-        return TORCH(*args, **options)
-
-    def after(*args, **options):
-        return inner(*args, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(F, "scaled_dot_product_attention", before)
-        with ft.patch_sdpa():
-            inner = F.scaled_dot_product_attention
-        assert F.scaled_dot_product_attention is before
-        with ft.patch_sdpa():
-            patch.setattr(F, "scaled_dot_product_attention", after)
-        assert F.scaled_dot_product_attention is after
-        F.scaled_dot_product_attention(q, q, q)
-        assert others == ["before"]
-
-
-def test_fast_path_that_was_off_stays_off():
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with ft.patch_sdpa():
-            pass
-        assert not torch.backends.mha.get_fastpath_enabled()
-    finally:
-        torch.backends.mha.set_fastpath_enabled(True)
-
-
-def test_error_in_the_block():
-    with contextlib.suppress(ZeroDivisionError), ft.patch_sdpa():
-        _ = 1 / 0

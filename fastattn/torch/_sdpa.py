@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
 """torch.nn.functional.scaled_dot_product_attention: the same call, and in its place."""
 
+import os
 from contextlib import suppress
 from math import inf
+from threading import RLock
 
 import numpy as np
 import torch
@@ -90,6 +92,7 @@ def _repeated(tensor, heads):
 
 # ---- in its place --------------------------------------------------------------------------------
 
+_lock = RLock()  # a signal handler may patch as well, in the thread that holds it
 _patches = 0  # how many are in force
 _original = F.scaled_dot_product_attention  # what was in its place before the first of them
 _fast_path = True  # and what torch.backends.mha said
@@ -126,26 +129,28 @@ class Patch:
 
     def __init__(self):
         global _patches, _original, _fast_path
-        if _patches == 0 and F.scaled_dot_product_attention is not _routed:
-            _original = F.scaled_dot_product_attention
-        if _patches == 0:
-            _fast_path = torch.backends.mha.get_fastpath_enabled()
-            torch.backends.mha.set_fastpath_enabled(False)
-            F.scaled_dot_product_attention = _routed
-        _patches += 1
-        self._in_force = True
+        with _lock:
+            _patches += 1  # first, for a signal handler that patches meanwhile
+            if _patches == 1:
+                if F.scaled_dot_product_attention is not _routed:
+                    _original = F.scaled_dot_product_attention
+                _fast_path = torch.backends.mha.get_fastpath_enabled()
+                torch.backends.mha.set_fastpath_enabled(False)
+                F.scaled_dot_product_attention = _routed
+            self._in_force = True
 
     def undo(self):
         """Give torch its function back, if no other patch is in force."""
         global _patches
-        if not self._in_force:
-            return
-        self._in_force = False
-        _patches -= 1
-        if _patches == 0:
-            if F.scaled_dot_product_attention is _routed:  # nobody else patched it since
-                F.scaled_dot_product_attention = _original
-            torch.backends.mha.set_fastpath_enabled(_fast_path)
+        with _lock:
+            if not self._in_force:
+                return
+            self._in_force = False
+            if _patches == 1:
+                if F.scaled_dot_product_attention is _routed:  # nobody else patched it since
+                    F.scaled_dot_product_attention = _original
+                torch.backends.mha.set_fastpath_enabled(_fast_path)
+            _patches -= 1  # last, for the same reason
 
     def __enter__(self):
         return self
@@ -171,6 +176,12 @@ def _routed(
     ours = ours and _is_ours(query, key, value, attn_mask, is_causal, scale)
     call = scaled_dot_product_attention if ours else _original
     return call(query, key, value, attn_mask=attn_mask, is_causal=is_causal, **options)
+
+
+if hasattr(os, "register_at_fork"):  # a child would wait for ever for a thread that it lacks
+    os.register_at_fork(
+        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+    )
 
 
 def _register():

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: MIT
+"""patch_sdpa on and off: nested, over patches of others, and from several threads."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+
+import fastattn.torch as ft  # noqa: E402
+from fastattn.torch import _sdpa  # noqa: E402
+
+TORCH = F.scaled_dot_product_attention
+pytestmark = pytest.mark.usefixtures("no_patch_left")
+
+
+def test_permanent():
+    patch = ft.patch_sdpa()
+    try:
+        assert F.scaled_dot_product_attention is not TORCH
+        assert not torch.backends.mha.get_fastpath_enabled()
+    finally:
+        patch.undo()
+    assert F.scaled_dot_product_attention is TORCH
+    patch.undo()  # once is enough, twice does no harm
+
+
+def test_patches_of_others(monkeypatch, randn):
+    """What was there before comes back, and what came after stays, but no longer gets ours."""
+    q, others = randn(1, 2, 3, 4), []
+
+    def before(*args, **options):
+        others.append("before")
+        return TORCH(*args, **options)
+
+    def after(*args, **options):
+        return inner(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(F, "scaled_dot_product_attention", before)
+        with ft.patch_sdpa():
+            inner = F.scaled_dot_product_attention
+        assert F.scaled_dot_product_attention is before
+        with ft.patch_sdpa():
+            patch.setattr(F, "scaled_dot_product_attention", after)
+        assert F.scaled_dot_product_attention is after
+        F.scaled_dot_product_attention(q, q, q)
+        assert others == ["before"]
+
+
+def test_fast_path_that_was_off_stays_off():
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with ft.patch_sdpa():
+            pass
+        assert not torch.backends.mha.get_fastpath_enabled()
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+
+
+def test_error_in_the_block():
+    with contextlib.suppress(ZeroDivisionError), ft.patch_sdpa():
+        _ = 1 / 0
+
+
+# ---- meanwhile -----------------------------------------------------------------------------------
+
+
+class Lock:
+    """A lock that tells when somebody has to wait for it."""
+
+    def __init__(self, contended):
+        self.lock, self.contended = threading.RLock(), contended
+
+    def __enter__(self):
+        if not self.lock.acquire(blocking=False):
+            self.contended.set()
+            self.lock.acquire()
+
+    def __exit__(self, *error):
+        self.lock.release()
+
+
+def is_in_force():
+    return F.scaled_dot_product_attention is not TORCH, torch.backends.mha.get_fastpath_enabled()
+
+
+@pytest.fixture
+def meanwhile(monkeypatch):
+    """Have a function called once, amid patching or undoing, with torch's fast path off."""
+
+    def arrange(switch, function):
+        def set_fastpath_enabled(enabled):
+            if enabled is switch and due:
+                original(False)
+                due.pop()()
+            original(enabled)
+
+        due, original = [function], torch.backends.mha.set_fastpath_enabled
+        monkeypatch.setattr(torch.backends.mha, "set_fastpath_enabled", set_fastpath_enabled)
+
+    return arrange
+
+
+SWITCHES = pytest.mark.parametrize("switch", [False, True], ids=["patching", "undoing"])
+
+
+@SWITCHES
+def test_thread_that_patches_meanwhile(monkeypatch, meanwhile, switch):
+    came, undone, found = threading.Event(), threading.Event(), []
+
+    def other():
+        with ft.patch_sdpa():
+            came.set()
+            undone.wait(10)
+            found.append(is_in_force())
+
+    def start():
+        thread.start()
+        came.wait(10)
+
+    thread = threading.Thread(target=other, daemon=True)
+    monkeypatch.setattr(_sdpa, "_lock", Lock(came))
+    meanwhile(switch, start)
+    with ft.patch_sdpa():
+        pass
+    undone.set()
+    thread.join()
+    assert found == [(True, False)]
+
+
+def test_thread_that_undoes_the_same_patch(monkeypatch):
+    came = threading.Event()
+
+    class Patch(ft.Patch):
+        """One whose state is looked at for so long that another thread comes."""
+
+        @property
+        def _in_force(self):
+            seen = self.in_force
+            if thread.ident is None:
+                thread.start()
+                came.wait(10)
+            return seen
+
+        @_in_force.setter
+        def _in_force(self, value):
+            self.in_force = value
+
+    def other():
+        patch.undo()
+        came.set()
+
+    thread = threading.Thread(target=other, daemon=True)
+    monkeypatch.setattr(_sdpa, "_lock", Lock(came))
+    with ft.patch_sdpa():
+        patch = Patch()
+        patch.undo()
+        thread.join()
+        assert is_in_force() == (True, False)
+
+
+@SWITCHES
+def test_signal_handler_that_patches(meanwhile, switch):
+    """It runs in the thread that it interrupts, and cannot wait for it."""
+
+    def handler():
+        with ft.patch_sdpa():
+            pass
+
+    meanwhile(switch, handler)
+    with ft.patch_sdpa():
+        assert is_in_force() == (True, False)
+    assert is_in_force() == (False, True)
+
+
+@pytest.mark.no_sanitizer
+@pytest.mark.filterwarnings("ignore:.*use of fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_fork_while_a_thread_patches(meanwhile):
+    """The child lacks the thread, but not what that would have let go of."""
+
+    def other():
+        with ft.patch_sdpa():
+            pass
+
+    def hold():
+        held.set()
+        time.sleep(0.05)  # a fork that waits for nobody happens within
+
+    held, thread = threading.Event(), threading.Thread(target=other)
+    meanwhile(False, hold)
+    thread.start()
+    held.wait(10)
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(5)
+            with ft.patch_sdpa():
+                os._exit(is_in_force() != (True, False))
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    thread.join()
