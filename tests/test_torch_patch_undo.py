@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import pickle
 import signal
 import threading
 import time
@@ -52,6 +53,62 @@ def test_patches_of_others(monkeypatch, randn):
         assert F.scaled_dot_product_attention is after
         F.scaled_dot_product_attention(q, q, q)
         assert others == ["before"]
+
+
+def test_wrappers_that_are_patched_in_turn(monkeypatch, randn):
+    """Each is called once for what is left to torch, and what it wraps does not call it again."""
+    q, others = randn(1, 2, 3, 4), []
+
+    def wrapper(inner, name):
+        def wrapped(*args, **options):
+            others.append(name)
+            return inner(*args, **options)
+
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(F, "scaled_dot_product_attention", TORCH)  # what comes back in the end
+        for name in "first", "second":
+            with ft.patch_sdpa():
+                wrapped = wrapper(F.scaled_dot_product_attention, name)
+                patch.setattr(F, "scaled_dot_product_attention", wrapped)
+        with ft.patch_sdpa():
+            assert F.scaled_dot_product_attention(q, q, q, dropout_p=1.0).abs().max() == 0
+            assert others == ["second", "first"]
+            F.scaled_dot_product_attention(q, q, q)
+        assert others == ["second", "first"]
+        F.scaled_dot_product_attention(q, q, q)
+        assert others == ["second", "first"] * 2
+
+
+def test_compiled_over_patches_of_others(monkeypatch, randn):
+    """What is left to one of them is not left to another, and nothing is compiled twice."""
+
+    def other(factor):
+        return lambda *args, **options: TORCH(*args, **options) * factor
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph
+
+    @torch.compile(backend=backend, fullgraph=True)
+    def attend(q):
+        return F.scaled_dot_product_attention(q, q, q)
+
+    q, graphs = randn(1, 2, 3, 4).requires_grad_(), []
+    others = [(factor, other(factor)) for factor in (2, 3)] * 2
+    for factor, function in others:
+        monkeypatch.setattr(F, "scaled_dot_product_attention", function)
+        with ft.patch_sdpa():
+            torch.testing.assert_close(attend(q), TORCH(q, q, q) * factor)
+    monkeypatch.undo()
+    assert len(graphs) == 2
+
+
+def test_pickled():
+    with ft.patch_sdpa():
+        function = F.scaled_dot_product_attention
+        assert pickle.loads(pickle.dumps(function)) is function
 
 
 def test_fast_path_that_was_off_stays_off():

@@ -94,8 +94,8 @@ def _repeated(tensor, heads):
 
 _lock = RLock()  # a signal handler may patch as well, in the thread that holds it
 _patches = 0  # how many are in force
-_original = F.scaled_dot_product_attention  # what was in its place before the first of them
-_fast_path = True  # and what torch.backends.mha said
+_fast_path = True  # what torch.backends.mha said before the first of them
+_routes = []  # every two of a function and what stands in its place, which others may have kept
 
 
 def patch_sdpa():
@@ -128,12 +128,11 @@ class Patch:
     """What `patch_sdpa` did, to be undone; a context manager."""
 
     def __init__(self):
-        global _patches, _original, _fast_path
+        global _patches, _original, _routed, _fast_path
         with _lock:
             _patches += 1  # first, for a signal handler that patches meanwhile
             if _patches == 1:
-                if F.scaled_dot_product_attention is not _routed:
-                    _original = F.scaled_dot_product_attention
+                _original, _routed = _route(F.scaled_dot_product_attention)
                 _fast_path = torch.backends.mha.get_fastpath_enabled()
                 torch.backends.mha.set_fastpath_enabled(False)
                 F.scaled_dot_product_attention = _routed
@@ -159,37 +158,56 @@ class Patch:
         self.undo()
 
 
-def _routed(
-    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
-):
-    options = {"dropout_p": dropout_p, "scale": scale, "enable_gqa": enable_gqa}
-    if _is_torch_function_mode_enabled():  # it sees the call, and mostly comes back without itself
-        tensors, options = (query, key, value, attn_mask), options | {"is_causal": is_causal}
-        return handle_torch_function(_routed, tensors, *tensors, **options)
-    if torch.is_autocast_enabled("cpu"):
-        query, key, value = (_autocast(each) for each in (query, key, value))
-    if isinstance(attn_mask, CausalBias):
-        return _by_causal_bias(query, key, value, attn_mask, is_causal, options)
-    if torch.is_autocast_enabled("cpu"):
-        attn_mask = _autocast(attn_mask)
-    ours = _patches > 0 and dropout_p == 0.0
-    ours = ours and _is_ours(query, key, value, attn_mask, is_causal, scale)
-    call = scaled_dot_product_attention if ours else _original
-    return call(query, key, value, attn_mask=attn_mask, is_causal=is_causal, **options)
+def _route(function):
+    """Return the two of `_routes` that a function is one of; a new entry if there is none.
 
+    Each has its own function to leave calls to: one that somebody wrapped, and whose wrapper was
+    patched later, would otherwise leave them to that wrapper, which calls it.
+    """
+    for original, routed in _routes:
+        if function is original or function is routed:
+            return original, routed
+    _routes.append((function, _router(function)))
+    return _routes[-1]
+
+
+def _router(original):
+    """Return the function that computes with fastattn what it can, and leaves to `original`."""
+
+    def _routed(
+        query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
+        enable_gqa=False,
+    ):  # fmt: skip
+        options = {"dropout_p": dropout_p, "scale": scale, "enable_gqa": enable_gqa}
+        if _is_torch_function_mode_enabled():  # it sees the call, and mostly comes back without it
+            tensors, options = (query, key, value, attn_mask), options | {"is_causal": is_causal}
+            return handle_torch_function(_routed, tensors, *tensors, **options)
+        if torch.is_autocast_enabled("cpu"):
+            query, key, value = (_autocast(each) for each in (query, key, value))
+        if isinstance(attn_mask, CausalBias):
+            return _by_causal_bias(query, key, value, attn_mask, is_causal, options)
+        if torch.is_autocast_enabled("cpu"):
+            attn_mask = _autocast(attn_mask)
+        ours = _patches > 0 and dropout_p == 0.0
+        ours = ours and _is_ours(query, key, value, attn_mask, is_causal, scale)
+        call = scaled_dot_product_attention if ours else original
+        return call(query, key, value, attn_mask=attn_mask, is_causal=is_causal, **options)
+
+    with suppress(ImportError):  # it is on its way out of torch
+        from torch.jit._builtins import _register_builtin
+
+        # torch.jit.script can compile none of this: it takes torch's own.
+        _register_builtin(_routed, "aten::scaled_dot_product_attention")
+    _routed.__qualname__ = "_routed"  # where pickle looks for it
+    return _routed
+
+
+_original, _routed = _route(F.scaled_dot_product_attention)
 
 if hasattr(os, "register_at_fork"):  # a child would wait for ever for a thread that it lacks
     os.register_at_fork(
         before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
     )
-
-
-def _register():
-    """Let torch.jit.script, which can compile none of this, put torch's own in its place."""
-    with suppress(ImportError):  # it is on its way out of torch
-        from torch.jit._builtins import _register_builtin
-
-        _register_builtin(_routed, "aten::scaled_dot_product_attention")
 
 
 def _is_ours(query, key, value, mask, is_causal, scale):
@@ -249,6 +267,3 @@ def _autocast(tensor):
     if tensor is None or not tensor.is_floating_point() or tensor.dtype == torch.float64:
         return tensor
     return tensor.to(torch.get_autocast_dtype("cpu")) if tensor.device.type == "cpu" else tensor
-
-
-_register()
