@@ -33,8 +33,9 @@ def dot_product_attention(
 ):  # fmt: skip
     """Attention with the signature and the meaning of ``jax.nn.dot_product_attention``, on CPUs.
 
-    Works under ``jax.jit`` and ``jax.vmap``. Memory does not grow with T * S, but a `bias` and a
-    `mask` given together are first made one array of their common shape.
+    Works under ``jax.jit`` and ``jax.vmap``, of which at most five may be nested. Memory does not
+    grow with T * S, but a `bias` and a `mask` given together are first made one array of their
+    common shape.
 
     Parameters
     ----------
@@ -45,7 +46,8 @@ def dot_product_attention(
     value : array, (B, S, K, Hv) or (S, K, Hv)
         Of query's dtype.
     bias : array, optional
-        Added to the scores; 4 axes (fewer get leading ones), each of B, N, T, S or 1.
+        Added to the scores; 4 axes (fewer get leading ones), each of B, N, T, S or 1. Of any dtype
+        that query may have.
     mask : array of bool, optional
         True = attend; shaped like `bias`.
     scale : float, optional
@@ -202,8 +204,7 @@ def _mask(bias, mask, shape, dtype):
     if bias is None:
         return mask
     bias = _array("bias", bias)
-    if not jnp.issubdtype(bias.dtype, jnp.floating):
-        raise TypeError(f"bias: expected a floating-point dtype, got {bias.dtype}")
+    dtypes.of_queries("bias", bias.dtype)  # those that the core adds are the same
     bias = _four_dimensions("bias", bias, shape)
     wide = jnp.promote_types(dtype, jnp.float32)
     if wide != jnp.float32 or bias.dtype == jnp.float64:  # any narrower one is read as it is

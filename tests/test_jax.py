@@ -296,7 +296,12 @@ ERRORS = {
     "mask rank": ({"mask": jnp.zeros((1, 1, 1, 1, 33), bool)}, ValueError,
                   "mask: expected a shape that broadcasts to (2, 6, 17, 33), got (1, 1, 1, 1, 33)"),
     "bias dtype": ({"bias": jnp.zeros((17, 33), bool)}, TypeError,
-                   "bias: expected a floating-point dtype, got bool"),
+                   "bias: expected dtype float32, float64, float16 or bfloat16, got bool"),
+    "bias of 8 bits": ({"bias": jnp.zeros((17, 33), "float8_e4m3fn")}, TypeError,
+                       "bias: expected dtype float32, float64, float16 or bfloat16, got float8_e4"),
+    "bias of 8 bits and mask": ({"bias": jnp.zeros((17, 33), "float8_e5m2"),
+                                 "mask": jnp.ones((17, 33), bool)}, TypeError,
+                                "bias: expected dtype float32, float64, float16 or bfloat16, got"),
     "lengths dtype": ({"query_seq_lengths": jnp.zeros(2)}, TypeError,
                       "query_seq_lengths: expected integers, got dtype float32"),
     "lengths shape": ({"key_value_seq_lengths": jnp.array([3])}, ValueError,
@@ -317,6 +322,12 @@ def test_errors(name, rng):
     with pytest.raises(exception) as caught:
         mine(**arguments)
     assert caught.type is exception and str(caught.value).startswith(message)
+
+
+def test_bias_of_8_bits_is_refused_while_traced(rng):
+    bias = jnp.zeros((17, 33), "float8_e5m2")
+    with pytest.raises(TypeError, match=r"^bias: expected dtype .*, got float8_e5m2"):
+        jax.jit(functools.partial(mine, *tensors(rng))).trace(bias)
 
 
 def test_another_device(monkeypatch, rng):
