@@ -53,6 +53,8 @@ def viewed(name, value):
     try:
         if hasattr(value, "is_neg") and value.is_neg():
             raise BufferError("its elements are negated lazily; resolve_neg() negates them")
+        if hasattr(value, "is_deleted") and value.is_deleted():  # JAX does not say so
+            raise BufferError("it has been deleted, or donated to a call")
         return _dlpack.view(value, dtypes())
     except Exception as error:  # of whatever kind that library raises
         why = str(error).partition("\n")[0]
@@ -64,17 +66,25 @@ def viewed(name, value):
 
 def _described(value):
     kind = type(value)
-    dtype, device = getattr(value, "dtype", None), getattr(value, "device", None)
+    dtype, device = _attribute(value, "dtype"), _attribute(value, "device")
     words = [f"{kind.__module__}.{kind.__qualname__}"]
     words += [f"of {dtype}"] if dtype is not None else []
     words += [f"on {device}"] if device is not None else []
     return " ".join(words)
 
 
+def _attribute(value, name, default=None):
+    """One that is only to be told of: it may be lacking, or out of reach as of a deleted array."""
+    try:
+        return getattr(value, name, default)
+    except Exception:
+        return default
+
+
 def _advice(value):
     """What to do about a value that `_dlpack.view` refused."""
-    if "bfloat16" in str(getattr(value, "dtype", "")) and 256 * 4 + 16 not in dtypes():
+    if "bfloat16" in str(_attribute(value, "dtype")) and 256 * 4 + 16 not in dtypes():
         return " (install ml_dtypes)"
-    if "cpu" not in str(getattr(value, "device", "cpu")).lower():
+    if "cpu" not in str(_attribute(value, "device", "cpu")).lower():
         return " (copy it to the CPU: tensor.cpu() in torch, jax.device_get(array) in JAX)"
     return ""

@@ -299,3 +299,12 @@ def test_traced_jax_array_is_refused():
     jax = pytest.importorskip("jax")
     with pytest.raises(TypeError, match=r"^q: expected a strided array"):
         jax.jit(lambda q: fastattn.attention(q, q, q))(jax.numpy.ones((2, 2)))
+
+
+def test_deleted_jax_array_is_refused(rng):
+    jax = pytest.importorskip("jax")
+    q, k, v = map(jax.numpy.asarray, tensors(rng))
+    k.delete()
+    message = r"^k: expected a strided array .* of float32: it has been deleted, or donated"
+    with pytest.raises(TypeError, match=message):
+        fastattn.attention(q, k, v)
