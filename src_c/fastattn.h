@@ -96,8 +96,8 @@ typedef struct {
     const int64_t *cu_q, *cu_k;
 
     /* Pages: key j of batch b is row j % page_keys of page block_table[b * table_width +
-     * j / page_keys] of `pages`; k and v then have no leading axes. Without kv_end a batch has
-     * table_width * page_keys keys. block_table NULL: none. */
+     * j / page_keys] of `pages`; k and v then have no leading axes. A batch has table_width *
+     * page_keys keys, whatever `keys` says, or fewer by kv_end. block_table NULL: none. */
     const int32_t *block_table;
     int64_t table_width, page_keys, pages;
 

@@ -250,6 +250,7 @@ fa_status fa_plan_make(fa_plan *plan, const fa_args *given, int weights)
     const fa_args *args = plan->args = &plan->own;
     memcpy(&plan->own, given, given->size); /* what an older caller does not know stays 0 */
     if (!valid(args, weights)) return FA_INVALID;
+    if (args->block_table) plan->own.keys = args->table_width * args->page_keys;
     plan->own.softcap = held_cap(args);
     const fa_unit *unit;
     plan->kernels = fa_kernels_for(args->isa, real_type(args->dtype), &unit);

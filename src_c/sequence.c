@@ -96,13 +96,11 @@ fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels,
     if (args->cu_q) {
         sequence.query_row = args->cu_q[index];
         sequence.queries = args->cu_q[index + 1] - args->cu_q[index];
-        sequence.keys = 0;
-        if (args->cu_k && !args->block_table) {
+        if (!args->block_table) {
             sequence.key_row = args->cu_k[index];
             sequence.keys = args->cu_k[index + 1] - args->cu_k[index];
         }
     }
-    if (args->block_table) sequence.keys = args->table_width * args->page_keys;
     const int64_t rows = args->q_heads / args->kv_heads * sequence.queries;
     place(args, &sequence);
     choose(args, kernels, matrices, rows, &sequence);

@@ -12,7 +12,7 @@ import pytest
 
 import fastattn
 
-PROGRAM = Path(__file__).parent / "c" / "check_kernels.c"
+PROGRAMS = Path(__file__).parent / "c"
 COMPILER = shutil.which("gcc") or shutil.which("cc")
 pytestmark = [
     pytest.mark.no_sanitizer,
@@ -20,22 +20,31 @@ pytestmark = [
 ]
 
 
-def test_c_program(tmp_path):
+def run_program(name, folder):
     library = Path(fastattn.get_library())
-    target = tmp_path / "check"
-    command = [COMPILER, "-std=c11", "-O1", PROGRAM, f"-I{fastattn.get_include()}"]
-    command += [library, f"-Wl,-rpath,{library.parent}", "-lm", "-o", target]
+    command = [COMPILER, "-std=c11", "-O1", PROGRAMS / f"{name}.c", f"-I{fastattn.get_include()}"]
+    command += [library, f"-Wl,-rpath,{library.parent}", "-lm", "-o", folder / name]
     subprocess.run(command, check=True)
-    result = subprocess.run([target], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout
-    assert result.stdout.startswith(f"default: {fastattn.isa()}")
+    result = subprocess.run(
+        [folder / name], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 0, (result.returncode, result.stdout)
     assert result.stdout.rstrip().endswith(" 0 failed")
+    return result.stdout
+
+
+def test_c_program(tmp_path):
+    assert run_program("check_kernels", tmp_path).startswith(f"default: {fastattn.isa()}")
+
+
+def test_arguments_that_make_no_sense(tmp_path):
+    run_program("check_arguments", tmp_path)
 
 
 def test_inside_an_openmp_region(tmp_path):
     library = Path(fastattn.get_library())
     target = tmp_path / "in_openmp"
-    command = [COMPILER, "-std=c11", "-O1", "-fopenmp", PROGRAM.with_name("in_openmp.c"), library]
+    command = [COMPILER, "-std=c11", "-O1", "-fopenmp", PROGRAMS / "in_openmp.c", library]
     command += [f"-I{fastattn.get_include()}", f"-Wl,-rpath,{library.parent}", "-o", target]
     if subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("the C compiler has no OpenMP")

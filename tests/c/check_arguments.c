@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: MIT
+ * Arguments that make no sense are refused, with nothing written; those that hardly do are taken.
+ * Prints what fails, and "N passed, N failed".
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "fastattn.h"
+
+enum { HEADS = 2, QUERIES = 4, KEYS = 64, DEPTH = 8, PAGE = 16, PAGES = KEYS / PAGE };
+enum { ROWS = HEADS * QUERIES, SIZE = ROWS * DEPTH, WEIGHTS = ROWS * KEYS };
+
+/* Results lie in the middle of what may be written by mistake. */
+static float q[SIZE], k[KEYS * DEPTH], v[KEYS * DEPTH], weights[WEIGHTS], out[3 * SIZE],
+    lse[3 * ROWS], untouched[3 * SIZE];
+static int32_t table[PAGES];
+static char mask[QUERIES * KEYS];
+static int passed, failed;
+
+static void check(int fine, const char *what)
+{
+    if (fine) ++passed;
+    else ++failed, printf("%s\n", what);
+}
+
+static fa_tensor tensor(float *data, int64_t rows, int64_t columns)
+{
+    const int64_t size = sizeof *data;
+    return (fa_tensor){
+        .data = data, .head = rows * columns * size, .row = columns * size, .column = size};
+}
+
+static fa_args arguments(void)
+{
+    fa_args args = {.size = sizeof args, .scale = 0.3, .left = -1, .right = -1, .threads = 1};
+    args.q_heads = HEADS, args.kv_heads = 1, args.queries = QUERIES, args.keys = KEYS;
+    args.depth = args.value_depth = DEPTH;
+    args.q = tensor(q, QUERIES, DEPTH);
+    args.k = tensor(k, KEYS, DEPTH), args.v = tensor(v, KEYS, DEPTH);
+    args.out = tensor(out + SIZE, QUERIES, DEPTH), args.lse = lse + ROWS;
+    return args;
+}
+
+/* Pages in order: the keys lie as they do without. */
+static void add_pages(fa_args *args, int64_t keys)
+{
+    args->block_table = table, args->keys = keys;
+    args->table_width = args->pages = PAGES, args->page_keys = PAGE;
+    args->k.page = args->v.page = PAGE * args->k.row;
+}
+
+static void add_mask(fa_args *args)
+{
+    args->mask = (fa_tensor){.data = mask, .row = KEYS, .column = 1};
+    args->mask_dtype = FA_BOOL;
+}
+
+static fa_status attend(const fa_args *args)
+{
+    memset(out, 0xff, sizeof out);
+    memset(lse, 0xff, sizeof lse);
+    return fa_attention(args);
+}
+
+static int written(const float *from, int64_t count)
+{
+    return memcmp(from, untouched, (size_t)count * sizeof *from) != 0;
+}
+
+static void refused(const fa_args *args, const char *what)
+{
+    const fa_status status = attend(args);
+    check(status == FA_INVALID && !written(out, 3 * SIZE) && !written(lse, 3 * ROWS), what);
+}
+
+static void taken(const fa_args *args, const char *what)
+{
+    const int fine = attend(args) == FA_OK && !written(out, SIZE) && !written(lse, ROWS);
+    check(fine && !written(out + 2 * SIZE, SIZE) && !written(lse + 2 * ROWS, ROWS), what);
+}
+
+/* ---- versions, types, options ---- */
+
+static void check_options(void)
+{
+    const int64_t falling[] = {0, 0};
+    fa_args args = arguments();
+    args.size = 0, refused(&args, "size 0");
+    args.size = 1, refused(&args, "size 1");
+    args.size = sizeof args + 8, refused(&args, "size of a later version");
+    args = arguments(), args.scale = NAN, refused(&args, "scale NaN");
+    args = arguments(), args.softcap = INFINITY, refused(&args, "softcap infinite");
+    args = arguments(), args.mask = args.q, args.mask_dtype = FA_INT8;
+    refused(&args, "mask of int8");
+    args = arguments(), args.q_heads = -1, refused(&args, "q_heads < 0");
+    args = arguments(), args.lead_rank = 1, args.lead_shape[0] = -1;
+    refused(&args, "lead_shape < 0");
+    args = arguments(), args.cu_q = args.cu_k = falling, args.sequences = -1;
+    refused(&args, "sequences < 0");
+}
+
+/* ---- pages ---- */
+
+static void check_pages(void)
+{
+    static const int64_t keys[] = {KEYS, 0, PAGE, 1 << 20};
+    float expected[SIZE], expected_weights[WEIGHTS];
+    for (int64_t n = 0; n < 4; ++n) {
+        fa_args args = arguments();
+        add_mask(&args);
+        attend(&args);
+        memcpy(expected, out + SIZE, sizeof expected);
+        add_pages(&args, keys[n]);
+        taken(&args, "a mask of pages");
+        check(!memcmp(out + SIZE, expected, sizeof expected), "a mask of pages is all read");
+
+        args = arguments();
+        args.out = tensor(weights, QUERIES, KEYS);
+        fa_attention_weights(&args);
+        memcpy(expected_weights, weights, sizeof weights);
+        add_pages(&args, keys[n]);
+        memset(weights, 0xff, sizeof weights);
+        check(fa_attention_weights(&args) == FA_OK, "weights of pages");
+        check(!memcmp(weights, expected_weights, sizeof weights), "weights of pages, all of them");
+    }
+}
+
+int main(void)
+{
+    setbuf(stdout, NULL); /* what failed before a crash is seen */
+    for (int n = 0; n < SIZE; ++n) q[n] = (float)(n * 37 % 101) / 50 - 1;
+    for (int n = 0; n < KEYS * DEPTH; ++n) {
+        k[n] = (float)(n * 53 % 103) / 51 - 1;
+        v[n] = (float)(n * 71 % 107) / 53 - 1;
+    }
+    for (int n = 0; n < PAGES; ++n) table[n] = n;
+    for (int n = 0; n < QUERIES * KEYS; ++n) mask[n] = n * 7919 % 13 < 6;
+    memset(untouched, 0xff, sizeof untouched);
+    check_options();
+    check_pages();
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}
