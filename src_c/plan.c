@@ -163,28 +163,41 @@ static void plan_copies(fa_plan *plan)
     plan->out_scattered = scattered(plan, &args->out, args->value_depth, q);
 }
 
-/* Every page that some key of a sequence lies in must exist. */
-static int valid_pages(const fa_args *args, const fa_sequence *sequence)
+/* Rows of a packed sequence, [cuts[0], cuts[1]), of so many that there are. */
+static int valid_rows(const int64_t *cuts, int64_t rows)
 {
-    const int64_t begin = sequence->positions.begin, end = sequence->positions.end;
-    if (end > args->table_width * args->page_keys) return 0;
-    const int32_t *table = args->block_table + sequence->index * args->table_width;
+    return cuts[0] >= 0 && cuts[1] >= cuts[0] && cuts[1] <= rows;
+}
+
+/* Every page that some key of a sequence lies in must exist. */
+static int valid_pages(const fa_args *args, int64_t index, int64_t begin, int64_t end)
+{
+    const int32_t *table = args->block_table + index * args->table_width;
     for (int64_t page = begin / args->page_keys; page * args->page_keys < end; ++page)
         if (table[page] < 0 || table[page] >= args->pages) return 0;
     return 1;
 }
 
+/* Before anything is computed from what the caller says of a sequence. */
+static int valid_sequence(const fa_args *args, int64_t index)
+{
+    int64_t keys = args->keys;
+    if (args->cu_q && !valid_rows(args->cu_q + index, args->queries)) return 0;
+    if (args->cu_q && !args->block_table) {
+        const int64_t *cuts = args->cu_k + index;
+        if (!valid_rows(cuts, args->keys)) return 0;
+        keys = cuts[1] - cuts[0];
+    }
+    const int64_t begin = args->kv_begin ? args->kv_begin[index] : 0;
+    const int64_t end = args->kv_end ? args->kv_end[index] : keys;
+    if (begin < 0 || end < 0 || end > keys) return 0;
+    return !args->block_table || valid_pages(args, index, begin, end);
+}
+
 static int valid_sequences(const fa_plan *plan)
 {
-    const fa_args *args = plan->args;
-    for (int64_t n = 0; n < plan->sequences; ++n) {
-        fa_sequence sequence;
-        fa_plan_sequence(plan, n, &sequence);
-        const fa_positions *positions = &sequence.positions;
-        if (sequence.queries < 0 || sequence.keys < 0) return 0;
-        if (positions->begin < 0 || positions->end < 0 || positions->end > sequence.keys) return 0;
-        if (args->block_table && !valid_pages(args, &sequence)) return 0;
-    }
+    for (int64_t n = 0; n < plan->sequences; ++n)
+        if (!valid_sequence(plan->args, n)) return 0;
     return 1;
 }
 
@@ -261,6 +274,7 @@ fa_status fa_plan_make(fa_plan *plan, const fa_args *given, int weights)
     plan->value_depth = weights ? 0 : args->value_depth;
     plan->sequences = fa_sequence_count(args);
     if (plan->sequences == 0 || plan->group * args->queries == 0) return FA_OK; /* tasks = 0 */
+    if (!valid_sequences(plan)) return FA_INVALID;
     plan->page_shift = -1;
     for (int shift = 0; shift < 32; ++shift)
         if (args->page_keys == (int64_t)1 << shift) plan->page_shift = shift;
@@ -268,7 +282,6 @@ fa_status fa_plan_make(fa_plan *plan, const fa_args *given, int weights)
     plan->factor = factor_of(plan);
     plan->matrices = matrices_for(plan, unit);
     plan->model = fa_sequence_at(args, plan->kernels, &plan->matrices, 0);
-    if (!valid_sequences(plan)) return FA_INVALID;
     fa_plan_tasks(plan);
     const fa_status status = allocate(plan);
     if (status != FA_OK) fa_plan_free(plan);

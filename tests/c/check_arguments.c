@@ -126,6 +126,29 @@ static void check_pages(void)
     }
 }
 
+/* ---- packed sequences ---- */
+
+static void check_packs(void)
+{
+    static const int64_t queries[] = {0, 2, QUERIES}, keys[] = {0, 20, KEYS};
+    static const int64_t wrong[][3] = {{0, 2, KEYS + 1}, {-2, 2, 4},        {0, 3, 2},
+                                       {5, 2, 4},        {0, 2, INT64_MAX}, {INT64_MIN, 2, 4},
+                                       {0, INT64_MIN, 4}};
+    static const int64_t right[][3] = {{0, 0, QUERIES}, {1, 2, 2}, {2, 2, 2}};
+    fa_args args = arguments();
+    args.sequences = 2, args.cu_k = keys;
+    for (int n = 0; n < 7; ++n) args.cu_q = wrong[n], refused(&args, "cu_q of rows there are not");
+    for (int n = 0; n < 3; ++n) args.cu_q = right[n], taken(&args, "cu_q of some rows");
+    args.cu_q = queries;
+    for (int n = 0; n < 7; ++n) args.cu_k = wrong[n], refused(&args, "cu_k of rows there are not");
+    for (int n = 0; n < 3; ++n) args.cu_k = right[n], taken(&args, "cu_k of some rows");
+    args.sequences = 0, args.cu_q = args.cu_k = wrong[0], taken(&args, "no sequences");
+
+    args = arguments(), args.sequences = 1, args.cu_q = queries + 1;
+    add_pages(&args, 0), taken(&args, "packed queries, keys in pages");
+    args.cu_q = wrong[1], refused(&args, "cu_q of rows there are not, keys in pages");
+}
+
 int main(void)
 {
     setbuf(stdout, NULL); /* what failed before a crash is seen */
@@ -139,6 +162,7 @@ int main(void)
     memset(untouched, 0xff, sizeof untouched);
     check_options();
     check_pages();
+    check_packs();
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }
