@@ -103,10 +103,11 @@ typedef struct {
 
     double scale, softcap; /* softcap 0: none */
     int causal;
-    int64_t left, right;                         /* window; -1: unbounded */
-    const int64_t *q_offset, *kv_begin, *kv_end; /* (batches); NULL: kv_end - queries, 0, keys */
-    const double *alibi;                         /* NULL or (batches, q_heads) */
-    const double *sinks;                         /* NULL or (q_heads) */
+    int64_t left, right; /* window; -1: unbounded */
+    /* (batches); NULL: kv_end - queries, 0, keys. q_offset: from -2^53 to 2^53. */
+    const int64_t *q_offset, *kv_begin, *kv_end;
+    const double *alibi; /* NULL or (batches, q_heads) */
+    const double *sinks; /* NULL or (q_heads) */
 
     int threads;     /* 0: fa_max_threads() */
     const char *isa; /* NULL: FASTATTN_ISA of the environment, or the best there is */

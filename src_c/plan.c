@@ -178,6 +178,9 @@ static int valid_pages(const fa_args *args, int64_t index, int64_t begin, int64_
     return 1;
 }
 
+/* Of q_offset: up to there doubles hold every position, and differences of positions fit. */
+static const int64_t FARTHEST = (int64_t)1 << 53;
+
 /* Before anything is computed from what the caller says of a sequence. */
 static int valid_sequence(const fa_args *args, int64_t index)
 {
@@ -191,6 +194,8 @@ static int valid_sequence(const fa_args *args, int64_t index)
     const int64_t begin = args->kv_begin ? args->kv_begin[index] : 0;
     const int64_t end = args->kv_end ? args->kv_end[index] : keys;
     if (begin < 0 || end < 0 || end > keys) return 0;
+    const int64_t offset = args->q_offset ? args->q_offset[index] : 0;
+    if (offset < -FARTHEST || offset > FARTHEST) return 0;
     return !args->block_table || valid_pages(args, index, begin, end);
 }
 

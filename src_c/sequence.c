@@ -23,8 +23,9 @@ static void place(const fa_args *args, fa_sequence *sequence)
 {
     const int64_t index = sequence->index;
     fa_positions *positions = &sequence->positions;
-    positions->begin = args->kv_begin ? args->kv_begin[index] : 0;
     positions->end = args->kv_end ? args->kv_end[index] : sequence->keys;
+    /* No later than the end: differences of positions fit. */
+    positions->begin = args->kv_begin ? smaller(args->kv_begin[index], positions->end) : 0;
     positions->offset = args->q_offset ? args->q_offset[index] : positions->end - sequence->queries;
     positions->left = args->left;
     positions->right = args->causal ? 0 : args->right;

@@ -149,6 +149,37 @@ static void check_packs(void)
     args.cu_q = wrong[1], refused(&args, "cu_q of rows there are not, keys in pages");
 }
 
+/* ---- positions ---- */
+
+static int sees_nothing(void)
+{
+    for (int n = 0; n < ROWS; ++n)
+        if (lse[ROWS + n] != -INFINITY) return 0;
+    return 1;
+}
+
+static void check_positions(void)
+{
+    const int64_t far = (int64_t)1 << 53, last = INT64_MAX;
+    const int64_t wrong[] = {far + 1, -far - 1, INT64_MAX, INT64_MIN, INT64_MIN + KEYS};
+    fa_args args = arguments();
+    args.causal = 1;
+    for (int n = 0; n < 5; ++n) args.q_offset = &wrong[n], refused(&args, "q_offset too far");
+    const int64_t before = -far;
+    args.q_offset = &before, taken(&args, "causal, far before the keys");
+    check(sees_nothing(), "nothing is seen from far before the keys");
+    args = arguments(), args.q_offset = &far, args.left = 3, taken(&args, "far behind the keys");
+    check(sees_nothing(), "nothing is seen from far behind the keys");
+    for (int causal = 0; causal < 2; ++causal) { /* differences that would not fit */
+        args = arguments(), args.kv_begin = &last, args.q_offset = causal ? &far : &before;
+        args.causal = causal, args.left = 3, taken(&args, "kv_begin behind all keys");
+        check(sees_nothing(), "nothing is seen of no keys");
+    }
+    args = arguments(), args.left = args.right = INT64_MAX,
+    taken(&args, "a window of all there is");
+    check(!sees_nothing(), "a window of all there is");
+}
+
 int main(void)
 {
     setbuf(stdout, NULL); /* what failed before a crash is seen */
@@ -163,6 +194,7 @@ int main(void)
     check_options();
     check_pages();
     check_packs();
+    check_positions();
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }
