@@ -201,21 +201,43 @@ static int valid_sequence(const fa_args *args, int64_t index)
 
 static int valid_sequences(const fa_plan *plan)
 {
+    const fa_args *args = plan->args;
+    if (!args->cu_q && !args->kv_begin && !args->kv_end && !args->q_offset && !args->block_table)
+        return 1;
     for (int64_t n = 0; n < plan->sequences; ++n)
-        if (!valid_sequence(plan->args, n)) return 0;
+        if (!valid_sequence(args, n)) return 0;
     return 1;
+}
+
+/* More than any machine goes through; what is computed from less fits its integers. */
+static const double MOST_NUMBERS = 0x1p56, MOST_FEATURES = 0x1p31;
+
+/* Of q, k, v and out together. Packed sequences share the rows that there are, but not pages; of an
+ * empty axis the others must fit nonetheless. */
+static int valid_sizes(const fa_args *args)
+{
+    double batches = args->cu_q ? (double)args->sequences : 1;
+    for (int axis = 0; axis < args->lead_rank; ++axis) {
+        if (args->lead_shape[axis] < 0) return 0;
+        batches *= (double)larger(args->lead_shape[axis], 1);
+    }
+    if (args->cu_q && args->sequences < 0) return 0;
+    if (args->kv_heads < 1 || args->q_heads < 0 || args->q_heads % args->kv_heads) return 0;
+    if (args->queries < 0 || args->keys < 0 || args->depth < 1 || args->value_depth < 1) return 0;
+    if (args->block_table && (args->page_keys < 1 || args->table_width < 0)) return 0;
+    double rows = (double)args->queries * (double)args->q_heads, keys = (double)args->keys;
+    if (args->block_table) keys = (double)args->page_keys * (double)larger(args->table_width, 1);
+    keys *= (double)args->kv_heads;
+    if (!args->cu_q) rows *= batches;
+    if (!args->cu_q || args->block_table) keys *= batches;
+    const double features = (double)args->depth + (double)args->value_depth;
+    return features <= MOST_FEATURES && batches + (rows + keys) * features <= MOST_NUMBERS;
 }
 
 static int valid(const fa_args *args, int weights)
 {
     if (!valid_types(args)) return 0;
-    if (args->lead_rank < 0 || args->lead_rank > FA_MAX_LEAD) return 0;
-    for (int axis = 0; axis < args->lead_rank; ++axis)
-        if (args->lead_shape[axis] < 0) return 0;
-    if (args->cu_q && args->sequences < 0) return 0;
-    if (args->kv_heads < 1 || args->q_heads < 0 || args->q_heads % args->kv_heads) return 0;
-    if (args->queries < 0 || args->keys < 0 || args->depth < 1 || args->value_depth < 1) return 0;
-    if (args->block_table && (args->page_keys < 1 || args->table_width < 0)) return 0;
+    if (args->lead_rank < 0 || args->lead_rank > FA_MAX_LEAD || !valid_sizes(args)) return 0;
     if (args->cu_q && (args->lead_rank || args->mask.data || weights)) return 0;
     if (args->cu_q && !args->cu_k && !args->block_table) return 0;
     if (args->precision < FA_HIGHEST || args->precision > FA_MEDIUM) return 0;
@@ -227,9 +249,6 @@ static int valid(const fa_args *args, int weights)
 
 static fa_status allocate(fa_plan *plan)
 {
-    const int64_t entry_bytes = fa_line((plan->sequences + 1) * (int64_t)sizeof(fa_entry));
-    plan->entries = malloc((size_t)entry_bytes);
-    if (!plan->entries) return FA_NO_MEMORY;
     fa_plan_entries(plan);
     const fa_entry *end = &plan->entries[plan->sequences];
     plan->tasks = end->first_task;
@@ -244,6 +263,8 @@ static fa_status allocate(fa_plan *plan)
         plan->map_plan = (fa_blockmap_plan){plan->args, &plan->map_tiling, plan->group,
                                             plan->sequences, first.key_block};
         plan->map = fa_blockmap_size(&plan->map_plan);
+        const double rows = (double)plan->map.maps * (double)plan->map.tiles;
+        if (rows * (double)plan->map.blocks > MOST_NUMBERS) return FA_NO_MEMORY;
         map_bytes = plan->map.maps * plan->map.tiles * plan->map.blocks;
     }
     plan->thread_bytes = fa_line(fa_scratch_bytes(plan));
@@ -287,6 +308,8 @@ fa_status fa_plan_make(fa_plan *plan, const fa_args *given, int weights)
     plan->factor = factor_of(plan);
     plan->matrices = matrices_for(plan, unit);
     plan->model = fa_sequence_at(args, plan->kernels, &plan->matrices, 0);
+    plan->entries = malloc((size_t)fa_line((plan->sequences + 1) * (int64_t)sizeof(fa_entry)));
+    if (!plan->entries) return FA_NO_MEMORY; /* soon: what comes now takes long for so many */
     fa_plan_tasks(plan);
     const fa_status status = allocate(plan);
     if (status != FA_OK) fa_plan_free(plan);

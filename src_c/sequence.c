@@ -38,7 +38,7 @@ static int worth_it(const fa_args *args, const fa_matrix *matrix, const fa_seque
     const int64_t keys = args->mask.data ? sequence->keys : sequence->positions.end;
     const int64_t numbers = keys * args->depth;
     return rows >= matrix->min_rows && numbers >= matrix->min_key_numbers &&
-           rows * numbers >= matrix->min_products;
+           (double)rows * (double)numbers >= matrix->min_products;
 }
 
 /* Rows of each thin tile, as even as can be. */

@@ -86,7 +86,8 @@ static int64_t tile_bytes(const fa_plan *plan)
 typedef struct {
     double work; /* multiplications */
     double cost, longest_task;
-    int64_t tiles, most_tiles, thin_tiles, most_chunks, tasks, state_bytes;
+    double state_bytes; /* of more than are ever kept they do not fit into integers */
+    int64_t tiles, most_tiles, thin_tiles, most_chunks, tasks;
     int64_t numbers; /* of q, k, v and out */
 } totals;
 
@@ -105,7 +106,8 @@ static totals total_of(const fa_plan *plan)
         all.cost += cost_of(&sequence, own * heads);
         all.tiles += own * heads;
         all.tasks += parts_of(plan, &sequence) * tasks_of_part(plan, &sequence);
-        all.state_bytes += fa_state_bytes(plan, &sequence) * own * heads * chunks;
+        all.state_bytes +=
+            (double)(fa_state_bytes(plan, &sequence) * chunks) * (double)(own * heads);
         if (task > all.longest_task) all.longest_task = task;
         if (own > all.most_tiles) all.most_tiles = own;
         if (sequence.thin && own > all.thin_tiles) all.thin_tiles = own;
@@ -202,8 +204,9 @@ void fa_plan_entries(fa_plan *plan)
         const int64_t parts = parts_of(plan, &sequence);
         part += parts;
         task += parts * tasks_of_part(plan, &sequence);
-        state += fa_state_bytes(plan, &sequence) * sequence.tiling.tiles * args->kv_heads *
-                 sequence.chunks;
+        if (plan->split)
+            state += fa_state_bytes(plan, &sequence) * sequence.tiling.tiles * args->kv_heads *
+                     sequence.chunks;
     }
 }
 

@@ -3,6 +3,7 @@
  * Prints what fails, and "N passed, N failed".
  */
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -180,6 +181,50 @@ static void check_positions(void)
     check(!sees_nothing(), "a window of all there is");
 }
 
+/* ---- sizes ---- */
+
+static void check_size(size_t field, const char *what)
+{
+    static const int64_t wrong[] = {-1, INT64_MIN, INT64_MAX, INT64_MAX / 2, (int64_t)1 << 58};
+    for (int n = 0; n < 5; ++n) {
+        fa_args args = arguments();
+        args.lead_rank = 2, args.lead_shape[0] = args.lead_shape[1] = 1;
+        memcpy((char *)&args + field, &wrong[n], sizeof *wrong);
+        refused(&args, what);
+    }
+}
+
+static void check_sizes(void)
+{
+    const int64_t few = 10, many = (int64_t)1 << 40;
+    check_size(offsetof(fa_args, queries), "queries"), check_size(offsetof(fa_args, keys), "keys");
+    check_size(offsetof(fa_args, depth), "depth");
+    check_size(offsetof(fa_args, value_depth), "value_depth");
+    check_size(offsetof(fa_args, q_heads), "q_heads");
+    check_size(offsetof(fa_args, lead_shape), "lead_shape");
+    fa_args args = arguments();
+    args.lead_rank = 2, args.lead_shape[0] = args.lead_shape[1] = (int64_t)1 << 32;
+    refused(&args, "a product of lead_shape");
+    args = arguments(), args.lead_rank = 1, args.lead_shape[0] = many;
+    args.q_heads = args.kv_heads = (int64_t)1 << 62, refused(&args, "a product of heads");
+    args = arguments(), add_pages(&args, 0), args.table_width = args.page_keys = (int64_t)1 << 32;
+    refused(&args, "a product of table_width");
+    args = arguments(), add_pages(&args, 0), args.page_keys = INT64_MAX;
+    refused(&args, "page_keys");
+    args.table_width = 0, refused(&args, "page_keys of an empty table");
+
+    /* Nothing to do, and rows that repeat: strides of 0 hold more of them than memory. */
+    args = arguments(), args.queries = 0, taken(&args, "no queries");
+    args = arguments(), args.q_heads = 0, taken(&args, "no heads");
+    args = arguments(), args.keys = 0, taken(&args, "no keys");
+    args = arguments(), args.lead_rank = 2, args.lead_shape[0] = many, taken(&args, "no batches");
+    args = arguments(), add_pages(&args, 0), args.table_width = 0, taken(&args, "no pages");
+    args = arguments(), args.k.row = args.v.row = 0, args.keys = many, args.kv_end = &few;
+    taken(&args, "as many keys as one wants");
+    add_mask(&args), args.q.row = args.out.row = 0, args.queries = many;
+    check(attend(&args) == FA_NO_MEMORY && !written(out, 3 * SIZE), "a mask of too many blocks");
+}
+
 int main(void)
 {
     setbuf(stdout, NULL); /* what failed before a crash is seen */
@@ -195,6 +240,7 @@ int main(void)
     check_pages();
     check_packs();
     check_positions();
+    check_sizes();
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }
