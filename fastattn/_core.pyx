@@ -82,7 +82,6 @@ cdef inline void sizes(fa_args *args, cnp.ndarray q, cnp.ndarray k, int lead) no
     args.depth = shape[lead + 2]
     args.kv_heads = cnp.PyArray_DIMS(k)[lead]
     args.keys = cnp.PyArray_DIMS(k)[lead + 1]
-    args.value_depth = 1
     args.left = args.right = -1
     describe(&args.q, q, lead)
     describe(&args.k, k, lead)

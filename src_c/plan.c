@@ -214,7 +214,7 @@ static const double MOST_NUMBERS = 0x1p56, MOST_FEATURES = 0x1p31;
 
 /* Of q, k, v and out together. Packed sequences share the rows that there are, but not pages; of an
  * empty axis the others must fit nonetheless. */
-static int valid_sizes(const fa_args *args)
+static int valid_sizes(const fa_args *args, int weights)
 {
     double batches = args->cu_q ? (double)args->sequences : 1;
     for (int axis = 0; axis < args->lead_rank; ++axis) {
@@ -223,21 +223,23 @@ static int valid_sizes(const fa_args *args)
     }
     if (args->cu_q && args->sequences < 0) return 0;
     if (args->kv_heads < 1 || args->q_heads < 0 || args->q_heads % args->kv_heads) return 0;
-    if (args->queries < 0 || args->keys < 0 || args->depth < 1 || args->value_depth < 1) return 0;
+    if (args->queries < 0 || args->keys < 0 || args->depth < 1) return 0;
+    if (!weights && args->value_depth < 1) return 0;
     if (args->block_table && (args->page_keys < 1 || args->table_width < 0)) return 0;
     double rows = (double)args->queries * (double)args->q_heads, keys = (double)args->keys;
     if (args->block_table) keys = (double)args->page_keys * (double)larger(args->table_width, 1);
     keys *= (double)args->kv_heads;
     if (!args->cu_q) rows *= batches;
     if (!args->cu_q || args->block_table) keys *= batches;
-    const double features = (double)args->depth + (double)args->value_depth;
+    const double features = (double)args->depth + (weights ? 0 : (double)args->value_depth);
     return features <= MOST_FEATURES && batches + (rows + keys) * features <= MOST_NUMBERS;
 }
 
 static int valid(const fa_args *args, int weights)
 {
     if (!valid_types(args)) return 0;
-    if (args->lead_rank < 0 || args->lead_rank > FA_MAX_LEAD || !valid_sizes(args)) return 0;
+    if (args->lead_rank < 0 || args->lead_rank > FA_MAX_LEAD || !valid_sizes(args, weights))
+        return 0;
     if (args->cu_q && (args->lead_rank || args->mask.data || weights)) return 0;
     if (args->cu_q && !args->cu_k && !args->block_table) return 0;
     if (args->precision < FA_HIGHEST || args->precision > FA_MEDIUM) return 0;

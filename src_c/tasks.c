@@ -93,7 +93,7 @@ typedef struct {
 
 static totals total_of(const fa_plan *plan)
 {
-    const int64_t heads = plan->args->kv_heads, depth = plan->args->depth + plan->args->value_depth;
+    const int64_t heads = plan->args->kv_heads, depth = plan->args->depth + plan->value_depth;
     totals all = {.thin_tiles = 1, .most_chunks = 1};
     for (int64_t n = 0; n < plan->sequences; ++n) {
         fa_sequence sequence;
@@ -136,7 +136,7 @@ static int heads_for(const fa_plan *plan)
 {
     const fa_args *args = plan->args;
     const int64_t bytes = fa_element_bytes(plan, plan->kv_storage);
-    const int64_t numbers = fa_rows_ahead(plan->model.matrix) * (args->depth + args->value_depth);
+    const int64_t numbers = fa_rows_ahead(plan->model.matrix) * (args->depth + plan->value_depth);
     const int64_t most =
         plan->in_order ? LONG_RUN / (args->depth * bytes) : NEAR_BYTES / (numbers * bytes);
     int64_t heads = smaller(most, FA_MAX_TILES / plan->thin_tiles);

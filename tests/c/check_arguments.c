@@ -225,6 +225,24 @@ static void check_sizes(void)
     check(attend(&args) == FA_NO_MEMORY && !written(out, 3 * SIZE), "a mask of too many blocks");
 }
 
+/* ---- weights ---- */
+
+static void check_weights(void)
+{
+    float expected[WEIGHTS];
+    fa_args args = arguments();
+    args.out = tensor(weights, QUERIES, KEYS);
+    fa_attention_weights(&args);
+    memcpy(expected, weights, sizeof weights);
+    args.v = (fa_tensor){0};
+    for (int depth = 0; depth >= -DEPTH; depth -= DEPTH) { /* no value at all, or nonsense */
+        args.value_depth = depth;
+        memset(weights, 0xff, sizeof weights);
+        check(fa_attention_weights(&args) == FA_OK, "weights without v");
+        check(!memcmp(weights, expected, sizeof weights), "weights do not depend on v");
+    }
+}
+
 int main(void)
 {
     setbuf(stdout, NULL); /* what failed before a crash is seen */
@@ -241,6 +259,7 @@ int main(void)
     check_packs();
     check_positions();
     check_sizes();
+    check_weights();
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }
