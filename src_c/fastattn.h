@@ -8,7 +8,7 @@
  * `fa_args args = {.size = sizeof args, .left = -1, .right = -1}`: what is 0 is not used.
  * A batch is one index over all leading axes, or a packed sequence.
  *
- *     fa_args args = {.size = sizeof args, .left = -1, .right = -1, .scale = 0.125};
+ *     fa_args args = {.size = sizeof args, .scale = 0.125, .left = -1, .right = -1};
  *     args.q_heads = 8, args.kv_heads = 2, args.queries = 1, args.keys = 4096;
  *     args.depth = args.value_depth = 64;
  *     args.q = (fa_tensor){.data = q, .head = 64 * 4, .row = 8 * 64 * 4, .column = 4};

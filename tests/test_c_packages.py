@@ -2,6 +2,7 @@
 """Programs of others against the installed package: by CMake, by pkg-config, in Cython."""
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -113,6 +114,20 @@ def test_header_in_cpp(tmp_path):
     )
     flags = ["-std=c++11", "-Wall", "-Wextra", "-pedantic-errors", "-Werror", "-fsyntax-only"]
     subprocess.run(["g++", *flags, f"-I{fastattn.get_include()}", source], check=True)
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
+@pytest.mark.parametrize("language", ["c", "c++"])
+def test_example_of_the_header(language, tmp_path):
+    header = (Path(fastattn.get_include()) / "fastattn.h").read_text()
+    example = re.search(r" \*     (fa_args args = .*?)\n \*\n", header, re.S)[1]
+    lines = [line.removeprefix(" *     ") for line in example.splitlines()]
+    code = "\n".join(line.replace("...", ";") for line in lines if not line.startswith("..."))
+    source = tmp_path / "example.c"
+    source.write_text(f"#include <fastattn.h>\nvoid example(float *q)\n{{\n{code}\n}}\n")
+    standard = {"c": "c11", "c++": "c++20"}[language]
+    command = ["g++", "-x", language, f"-std={standard}", "-fsyntax-only"]
+    subprocess.run([*command, f"-I{fastattn.get_include()}", source], check=True)
 
 
 @pytest.mark.skipif(not find_spec("Cython") or not find_spec("setuptools"), reason="needs Cython")
