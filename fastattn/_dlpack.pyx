@@ -20,6 +20,7 @@ cnp.import_array()
 cdef enum:
     MAX_AXES = 64  # NumPy's own limit
     READ_ONLY = 1
+    IS_COPIED = 2
 
 # Kinds of memory that a CPU reads like any other: its own, and that pinned for CUDA and for ROCm.
 HOST_MEMORY = (1, 3, 11)
@@ -120,7 +121,9 @@ cdef view_by_capsule(value, dict dtypes):
         versioned = <ManagedVersioned *>PyCapsule_GetPointer(capsule, "dltensor_versioned")
         if versioned.version.major != 1:
             raise BufferError(f"it speaks version {versioned.version.major} of DLPack, not 1")
-        return wrap(&versioned.tensor, capsule, not versioned.flags & READ_ONLY, dtypes)
+        # What is written into a copy would not reach the array.
+        writable = not versioned.flags & (READ_ONLY | IS_COPIED)
+        return wrap(&versioned.tensor, capsule, writable, dtypes)
     # The old kind does not say whether it may be written. JAX, whose arrays may not, exports it, and
     # so does torch before 2.9, whose tensors may.
     managed = <Managed *>PyCapsule_GetPointer(capsule, "dltensor")

@@ -29,6 +29,11 @@ class Exporter:
         return self.array.__dlpack__(**options)
 
 
+class Copier(Exporter):
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options, copy=True)
+
+
 class OnDevice(Exporter):
     device, dtype = "cuda:0", "torch.float32"
 
@@ -135,6 +140,15 @@ def test_read_only_stays_read_only():
     array = np.ones(3)
     array.flags.writeable = False
     assert not _arrays.from_dlpack("q", Exporter(array)).flags.writeable
+
+
+def test_copies_are_read_but_not_written(rng):
+    q, k, v = tensors(rng)
+    expected = fastattn.attention(q, k, v)
+    found = fastattn.attention(*(Copier(each) for each in (q, k, v)))
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(ValueError, match=r"^out: expected a writable array, got a read-only one$"):
+        fastattn.attention(q, k, v, out=Copier(np.empty_like(expected)))
 
 
 def test_without_elements():
