@@ -95,7 +95,7 @@ def _repeated(tensor, heads):
 _lock = RLock()  # a signal handler may patch as well, in the thread that holds it
 _patches = 0  # how many are in force
 _fast_path = True  # what torch.backends.mha said before the first of them
-_routes = []  # every two of a function and what stands in its place, which others may have kept
+_routes: list = []  # every two of a function and what stands in its place, which others may keep
 
 
 def patch_sdpa():
