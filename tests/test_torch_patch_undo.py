@@ -2,11 +2,14 @@
 """patch_sdpa on and off: nested, over patches of others, and from several threads."""
 
 import contextlib
+import functools
+import gc
 import os
 import pickle
 import signal
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -109,6 +112,39 @@ def test_pickled():
     with ft.patch_sdpa():
         function = F.scaled_dot_product_attention
         assert pickle.loads(pickle.dumps(function)) is function
+
+
+def test_wrappers_are_not_kept(monkeypatch):
+    def other(*args, **options):
+        return TORCH(*args, **options)
+
+    kept = weakref.ref(other)
+    with monkeypatch.context() as patch:
+        patch.setattr(F, "scaled_dot_product_attention", other)
+        with ft.patch_sdpa():
+            pass
+    del other
+    gc.collect()
+    assert kept() is None
+
+
+def test_wrapper_that_looks_like_what_it_wraps(monkeypatch, randn):
+    """functools.wraps copies what a function knows of itself."""
+    q, others = randn(1, 2, 3, 4), []
+    with monkeypatch.context() as patch:
+        patch.setattr(F, "scaled_dot_product_attention", TORCH)  # what comes back in the end
+        with ft.patch_sdpa():
+            inner = F.scaled_dot_product_attention
+
+            @functools.wraps(inner)
+            def wrapped(*args, **options):
+                others.append("wrapped")
+                return inner(*args, **options)
+
+            patch.setattr(F, "scaled_dot_product_attention", wrapped)
+        with ft.patch_sdpa():
+            F.scaled_dot_product_attention(q, q, q, dropout_p=1.0)
+            assert others == ["wrapped"]
 
 
 def test_fast_path_that_was_off_stays_off():
@@ -232,6 +268,22 @@ def test_signal_handler_that_patches(meanwhile, switch):
             pass
 
     meanwhile(switch, handler)
+    with ft.patch_sdpa():
+        assert is_in_force() == (True, False)
+    assert is_in_force() == (False, True)
+
+
+@SWITCHES
+def test_interrupt(meanwhile, switch):
+    """Whatever it leaves of this patch, the next one patches, and is undone."""
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    meanwhile(switch, interrupt)
+    with contextlib.suppress(KeyboardInterrupt), ft.patch_sdpa():
+        pass
+    torch.backends.mha.set_fastpath_enabled(True)
     with ft.patch_sdpa():
         assert is_in_force() == (True, False)
     assert is_in_force() == (False, True)

@@ -95,7 +95,6 @@ def _repeated(tensor, heads):
 _lock = RLock()  # a signal handler may patch as well, in the thread that holds it
 _patches = 0  # how many are in force
 _fast_path = True  # what torch.backends.mha said before the first of them
-_routes: list = []  # every two of a function and what stands in its place, which others may keep
 
 
 def patch_sdpa():
@@ -128,15 +127,16 @@ class Patch:
     """What `patch_sdpa` did, to be undone; a context manager."""
 
     def __init__(self):
-        global _patches, _original, _routed, _fast_path
+        global _patches
+        self._in_force = True
         with _lock:
             _patches += 1  # first, for a signal handler that patches meanwhile
-            if _patches == 1:
-                _original, _routed = _route(F.scaled_dot_product_attention)
-                _fast_path = torch.backends.mha.get_fastpath_enabled()
-                torch.backends.mha.set_fastpath_enabled(False)
-                F.scaled_dot_product_attention = _routed
-            self._in_force = True
+            try:
+                if _patches == 1:
+                    _put_in_place()
+            except BaseException:  # an interrupt, say: the next patch must find nothing of this one
+                self.undo()
+                raise
 
     def undo(self):
         """Give torch its function back, if no other patch is in force."""
@@ -144,12 +144,12 @@ class Patch:
         with _lock:
             if not self._in_force:
                 return
-            self._in_force = False
-            if _patches == 1:
-                if F.scaled_dot_product_attention is _routed:  # nobody else patched it since
-                    F.scaled_dot_product_attention = _original
-                torch.backends.mha.set_fastpath_enabled(_fast_path)
-            _patches -= 1  # last, for the same reason
+            try:
+                if _patches == 1:
+                    _put_back()
+            finally:
+                self._in_force = False
+                _patches -= 1  # last, for the same reason
 
     def __enter__(self):
         return self
@@ -158,17 +158,37 @@ class Patch:
         self.undo()
 
 
-def _route(function):
-    """Return the two of `_routes` that a function is one of; a new entry if there is none.
+def _put_in_place():
+    global _original, _stand_in, _fast_path
+    _original, _stand_in = _route(F.scaled_dot_product_attention)
+    _fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    F.scaled_dot_product_attention = _stand_in
 
-    Each has its own function to leave calls to: one that somebody wrapped, and whose wrapper was
-    patched later, would otherwise leave them to that wrapper, which calls it.
+
+def _put_back():
+    global _original, _stand_in
+    if F.scaled_dot_product_attention is _stand_in:  # nobody else patched it since
+        F.scaled_dot_product_attention = _original
+    torch.backends.mha.set_fastpath_enabled(_fast_path)
+    _original, _stand_in = _routed.route
+
+
+def _route(function):
+    """Return what calls are left to, and what stands in its place; `function` is one of these.
+
+    Each has its own to leave calls to: a function that somebody wrapped, and whose wrapper was
+    patched later, would otherwise leave them to that wrapper, which calls it. They know each other,
+    and nobody else keeps them; but torch's own cannot know anything.
     """
-    for original, routed in _routes:
-        if function is original or function is routed:
-            return original, routed
-    _routes.append((function, _router(function)))
-    return _routes[-1]
+    for each in (function, _routed):
+        route = each.__dict__.get("route", ()) if hasattr(each, "__dict__") else ()
+        if any(function is end for end in route):  # or it is that of what it wraps
+            return route
+    routed = _router(function)
+    with suppress(AttributeError, TypeError):
+        function.route = routed.route
+    return routed.route
 
 
 def _router(original):
@@ -193,16 +213,19 @@ def _router(original):
         call = scaled_dot_product_attention if ours else original
         return call(query, key, value, attn_mask=attn_mask, is_causal=is_causal, **options)
 
-    with suppress(ImportError):  # it is on its way out of torch
-        from torch.jit._builtins import _register_builtin
-
-        # torch.jit.script can compile none of this: it takes torch's own.
-        _register_builtin(_routed, "aten::scaled_dot_product_attention")
+    _routed.route = original, _routed
     _routed.__qualname__ = "_routed"  # where pickle looks for it
     return _routed
 
 
-_original, _routed = _route(F.scaled_dot_product_attention)
+_routed = _router(F.scaled_dot_product_attention)  # of torch's own
+_original, _stand_in = _routed.route
+
+with suppress(ImportError):  # it is on its way out of torch
+    from torch.jit._builtins import _register_builtin
+
+    # torch.jit.script can compile none of this: it takes torch's own.
+    _register_builtin(_routed, "aten::scaled_dot_product_attention")
 
 if hasattr(os, "register_at_fork"):  # a child would wait for ever for a thread that it lacks
     os.register_at_fork(
