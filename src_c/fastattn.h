@@ -5,7 +5,8 @@
  *
  * Every function may be called from several threads at once. Nothing is written unless FA_OK is
  * returned. The meaning of every option is that of fastattn.attention in Python. Start from
- * `fa_args args = {.size = sizeof args, .left = -1, .right = -1}`: what is 0 is not used.
+ * `fa_args args = {.size = sizeof args, .left = -1, .right = -1}`: what is 0 is not used, but for
+ * `scale`, which has no default: Python's is 1 / sqrt(depth).
  * A batch is one index over all leading axes, or a packed sequence.
  *
  *     fa_args args = {.size = sizeof args, .scale = 0.125, .left = -1, .right = -1};
@@ -42,7 +43,8 @@ typedef enum {
     FA_OK,
     FA_NO_MEMORY,
     FA_UNSUPPORTED_ISA, /* unknown name, or this machine cannot run it */
-    FA_INVALID          /* sizes or ranges that make no sense; args->size of another version */
+    FA_INVALID          /* sizes or ranges that make no sense, or of more than 2^56 numbers;
+                           pointers that lack; args->size of another version */
 } fa_status;
 
 typedef enum {

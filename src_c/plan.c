@@ -223,7 +223,8 @@ static int valid_sizes(const fa_args *args, int weights)
     }
     if (args->cu_q && args->sequences < 0) return 0;
     if (args->kv_heads < 1 || args->q_heads < 0 || args->q_heads % args->kv_heads) return 0;
-    if (args->queries < 0 || args->keys < 0 || args->depth < 1) return 0;
+    if (args->queries < 0 || args->depth < 1) return 0;
+    if (args->keys < 0 && !args->block_table) return 0;
     if (!weights && args->value_depth < 1) return 0;
     if (args->block_table && (args->page_keys < 1 || args->table_width < 0)) return 0;
     double rows = (double)args->queries * (double)args->q_heads, keys = (double)args->keys;
@@ -243,8 +244,16 @@ static int valid(const fa_args *args, int weights)
     if (args->cu_q && (args->lead_rank || args->mask.data || weights)) return 0;
     if (args->cu_q && !args->cu_k && !args->block_table) return 0;
     if (args->precision < FA_HIGHEST || args->precision > FA_MEDIUM) return 0;
+    if (args->threads < 0) return 0;
     if (!valid_mask(args) || !isfinite(args->scale) || !isfinite(args->softcap)) return 0;
     return args->left >= -1 && args->right >= -1 && args->softcap >= 0;
+}
+
+/* Of what there is something of. */
+static int has_tensors(const fa_args *args, int weights)
+{
+    const int keys = args->keys == 0 || (args->k.data && (weights || args->v.data));
+    return args->q.data && args->out.data && keys;
 }
 
 /* ---- memory ---- */
@@ -287,7 +296,7 @@ static const size_t OLDEST_ARGS = offsetof(fa_args, isa) + sizeof(const char *);
 fa_status fa_plan_make(fa_plan *plan, const fa_args *given, int weights)
 {
     *plan = (fa_plan){.weights = weights};
-    if (given->size < OLDEST_ARGS || given->size > sizeof *given) return FA_INVALID;
+    if (!given || given->size < OLDEST_ARGS || given->size > sizeof *given) return FA_INVALID;
     const fa_args *args = plan->args = &plan->own;
     memcpy(&plan->own, given, given->size); /* what an older caller does not know stays 0 */
     if (!valid(args, weights)) return FA_INVALID;
@@ -302,7 +311,7 @@ fa_status fa_plan_make(fa_plan *plan, const fa_args *given, int weights)
     plan->value_depth = weights ? 0 : args->value_depth;
     plan->sequences = fa_sequence_count(args);
     if (plan->sequences == 0 || plan->group * args->queries == 0) return FA_OK; /* tasks = 0 */
-    if (!valid_sequences(plan)) return FA_INVALID;
+    if (!has_tensors(args, weights) || !valid_sequences(plan)) return FA_INVALID;
     plan->page_shift = -1;
     for (int shift = 0; shift < 32; ++shift)
         if (args->page_keys == (int64_t)1 << shift) plan->page_shift = shift;

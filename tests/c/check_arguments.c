@@ -94,6 +94,11 @@ static void check_options(void)
     args = arguments(), args.softcap = INFINITY, refused(&args, "softcap infinite");
     args = arguments(), args.mask = args.q, args.mask_dtype = FA_INT8;
     refused(&args, "mask of int8");
+    args = arguments(), args.threads = -1, refused(&args, "threads < 0");
+    args = arguments(), args.q.data = NULL, refused(&args, "q without data");
+    args = arguments(), args.v.data = NULL, refused(&args, "v without data");
+    args = arguments(), args.out.data = NULL, refused(&args, "out without data");
+    check(fa_attention(NULL) == FA_INVALID, "no arguments at all");
     args = arguments(), args.q_heads = -1, refused(&args, "q_heads < 0");
     args = arguments(), args.lead_rank = 1, args.lead_shape[0] = -1;
     refused(&args, "lead_shape < 0");
@@ -105,9 +110,9 @@ static void check_options(void)
 
 static void check_pages(void)
 {
-    static const int64_t keys[] = {KEYS, 0, PAGE, 1 << 20};
+    static const int64_t keys[] = {KEYS, 0, -1, PAGE, 1 << 20};
     float expected[SIZE], expected_weights[WEIGHTS];
-    for (int64_t n = 0; n < 4; ++n) {
+    for (int64_t n = 0; n < 5; ++n) {
         fa_args args = arguments();
         add_mask(&args);
         attend(&args);
