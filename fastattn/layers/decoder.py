@@ -123,12 +123,16 @@ class DecoderLayer:
                 raise
 
         with restored_on_error([] if cache is None else [cache]):
-            x = residual(x, attend_to_self, self.self_norm, self.norm_first)
+            x = residual("self_attention", x, attend_to_self, self.self_norm, self.norm_first)
             if self.cross_attention is None:
                 patterns.append(None)
             else:
-                x = residual(x, attend_to_memory, self.cross_norm, self.norm_first)
-            x = residual(x, self.feed_forward, self.feed_forward_norm, self.norm_first)
+                x = residual(
+                    "cross_attention", x, attend_to_memory, self.cross_norm, self.norm_first
+                )
+            x = residual(
+                "feed_forward", x, self.feed_forward, self.feed_forward_norm, self.norm_first
+            )
         return (x, tuple(patterns)) if need_weights else x
 
 

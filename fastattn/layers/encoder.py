@@ -80,8 +80,8 @@ class EncoderLayer:
                 patterns.append(pattern)
             return out
 
-        x = residual(x, attend, self.attention_norm, self.norm_first)
-        x = residual(x, self.feed_forward, self.feed_forward_norm, self.norm_first)
+        x = residual("attention", x, attend, self.attention_norm, self.norm_first)
+        x = residual("feed_forward", x, self.feed_forward, self.feed_forward_norm, self.norm_first)
         return (x, patterns[0]) if need_weights else x
 
 

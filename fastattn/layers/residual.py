@@ -5,11 +5,15 @@ from collections.abc import Callable
 
 import numpy.typing as npt
 
+from fastattn import _check_dtypes as dtypes
+from fastattn import _check_options as options
+from fastattn.layers import _check
+
 Transform = Callable[[npt.NDArray], npt.NDArray]
 
 
 def residual(
-    x: npt.NDArray, part: Transform, norm: Transform | None, norm_first: bool
+    name: str, x: npt.NDArray, part: Transform, norm: Transform | None, norm_first: bool
 ) -> npt.NDArray:
     """Return ``x + part(norm(x))`` with `norm_first`, else ``norm(x + part(x))``.
 
@@ -18,10 +22,13 @@ def residual(
 
     Parameters
     ----------
+    name : str
+        Of `part`, for messages.
     x : ndarray, (..., tokens, features)
         Left as it is.
     part : callable
-        From (..., tokens, features) to a new array of the same shape.
+        From (..., tokens, features) to the same shape and dtype. What it returns is left as it is:
+        it may be a view of x, or the callable's own.
     norm : callable, optional
         Default: none.
     norm_first : bool
@@ -30,10 +37,20 @@ def residual(
     -------
     ndarray, (..., tokens, features)
     """
+    x = _check.activations("x", x)
     if norm_first:
-        out = part(x if norm is None else norm(x))
-        out += x
-        return out
-    out = part(x)
-    out += x
+        return x + _like(name, part(x if norm is None else norm(x)), x)
+    out = x + _like(name, part(x), x)
     return out if norm is None else norm(out)
+
+
+def _like(name, out, x):
+    """Return what the callable `name` made of x; raise unless shape and dtype are those of x."""
+    result = f"{name}(x)"
+    out = options.array(result, out)
+    if out.shape != x.shape:
+        raise ValueError(f"{result}: expected shape {x.shape} like x, got {out.shape}")
+    if out.dtype != x.dtype:
+        found = dtypes.dtype_name(out.dtype)
+        raise TypeError(f"{result}: expected dtype {x.dtype.name} like x, got {found}")
+    return out
