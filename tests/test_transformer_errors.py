@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the callables inside encoder and decoder layers may return, and what they are told."""
+"""Bad parts of layers and stacks: parameters, callables, and what they return."""
 
 import numpy as np
 import pytest
@@ -62,3 +62,29 @@ def test_result_of_attention():
     narrow = layers.MultiHeadAttention(W, W, W, W[:, :1], 2)
     with pytest.raises(ValueError, match=r"^attention\(x\): expected shape \(2, 5, 8\) like x"):
         layers.EncoderLayer(narrow, lambda x: x)(X)
+
+
+def feed_forward(w_in, w_out, **options):
+    return layers.feed_forward(X, w_in, w_out, **options)
+
+
+@pytest.mark.parametrize("make", [feed_forward, layers.FeedForward])
+@pytest.mark.parametrize(("hidden", "gate", "out"), [(1, 8, 8), (8, 1, 8), (7, 8, 7), (8, 7, 8)])
+def test_the_gate_is_as_wide_as_what_it_gates(make, hidden, gate, out):
+    with pytest.raises(
+        ValueError, match=rf"^w_gate: expected shape \(8, {hidden}\), got \(8, {gate}"
+    ):
+        make(W[:, :hidden], W[:out], w_gate=W[:, :gate])
+
+
+@pytest.mark.parametrize("name", ["w_in", "w_out", "w_gate", "b_in", "b_out", "b_gate"])
+def test_the_wide_parameter_of_feed_forward_is_named(name):
+    options = {"w_in": W, "w_out": W, "w_gate": W, "b_in": W[0], "b_out": W[0], "b_gate": W[0]}
+    options[name] = options[name].astype(np.float64)
+    with pytest.raises(TypeError, match=f"^{name}: expected dtype float32 like x, or narrower"):
+        layers.FeedForward(**options)(X)
+
+
+def test_features_of_feed_forward():
+    with pytest.raises(ValueError, match=r"^x: expected 8 features, got shape \(2, 5, 7\)"):
+        layers.FeedForward(W, W)(X[..., :7])

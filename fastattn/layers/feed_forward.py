@@ -8,7 +8,7 @@ import numpy.typing as npt
 from fastattn import _check_options as options
 from fastattn.layers import _check
 from fastattn.layers.activations import BY_NAME
-from fastattn.layers.projections import linear
+from fastattn.layers.projections import project
 
 
 def feed_forward(
@@ -44,15 +44,28 @@ def feed_forward(
     -------
     ndarray, (..., outputs)
     """
-    function = BY_NAME[options.choice("activation", activation, tuple(BY_NAME))]
+    _check_parameters(w_in, w_out, b_in, b_out, w_gate, b_gate, activation)
+    x = _check.activations("x", x, w_in.shape[0])
+    function = BY_NAME[activation]
+    hidden = project(x, w_in, b_in, ("w_in", "b_in"))
     if w_gate is None:
-        if b_gate is not None:
-            raise ValueError("b_gate: expected None without w_gate, got an array")
-        hidden = function(linear(x, w_in, b_in))
+        hidden = function(hidden)
     else:
-        hidden = function(linear(x, w_gate, b_gate))
-        hidden *= linear(x, w_in, b_in)
-    return linear(hidden, w_out, b_out)
+        hidden *= function(project(x, w_gate, b_gate, ("w_gate", "b_gate")))
+    return project(hidden, w_out, b_out, ("w_out", "b_out"))
+
+
+def _check_parameters(w_in, w_out, b_in, b_out, w_gate, b_gate, activation):
+    """Raise unless the parameters of `feed_forward` fit one another."""
+    width, hidden = _check.parameter("w_in", w_in, (None, None)).shape
+    _check.optional("w_gate", w_gate, (width, hidden))
+    outputs = _check.parameter("w_out", w_out, (hidden, None)).shape[1]
+    _check.optional("b_in", b_in, (hidden,))
+    _check.optional("b_out", b_out, (outputs,))
+    _check.optional("b_gate", b_gate, (hidden,))
+    options.choice("activation", activation, tuple(BY_NAME))
+    if b_gate is not None and w_gate is None:
+        raise ValueError("b_gate: expected None without w_gate, got an array")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,16 +87,9 @@ class FeedForward:
     activation: str = "relu"
 
     def __post_init__(self) -> None:
-        _check.parameter("w_in", self.w_in, (None, None))
-        width, hidden = self.w_in.shape
-        _check.parameter("w_out", self.w_out, (hidden, None))
-        _check.optional("w_gate", self.w_gate, (width, hidden))
-        _check.optional("b_in", self.b_in, (hidden,))
-        _check.optional("b_out", self.b_out, (self.w_out.shape[1],))
-        _check.optional("b_gate", self.b_gate, (hidden,))
-        options.choice("activation", self.activation, tuple(BY_NAME))
-        if self.b_gate is not None and self.w_gate is None:
-            raise ValueError("b_gate: expected None without w_gate, got an array")
+        _check_parameters(
+            self.w_in, self.w_out, self.b_in, self.b_out, self.w_gate, self.b_gate, self.activation
+        )
 
     def __call__(self, x: npt.NDArray) -> npt.NDArray:
         """Return ``feed_forward(x, ...)``."""

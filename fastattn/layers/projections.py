@@ -40,9 +40,20 @@ def linear(x: npt.NDArray, weight: npt.NDArray, bias: npt.NDArray | None = None)
     ValueError
         A shape does not fit.
     """
+    return project(x, weight, bias, ("weight", "bias"))
+
+
+def project(
+    x: npt.NDArray, weight: npt.NDArray, bias: npt.NDArray | None, names: tuple[str, str]
+) -> npt.NDArray:
+    """Return `linear` of the three, with messages that call weight and bias by `names`."""
+    weight_name, bias_name = names
     x = _check.activations("x", x)
-    weight = _check.parameter("weight", weight, (x.shape[-1], None))
-    _check.not_wider("weight", weight, x.dtype)
+    weight = _check.parameter(weight_name, weight, (x.shape[-1], None))
+    _check.not_wider(weight_name, weight, x.dtype)
+    if bias is not None:
+        bias = _check.parameter(bias_name, bias, (weight.shape[1],))
+        _check.not_wider(bias_name, bias, x.dtype)
     # As one matrix: NumPy would call BLAS once for each leading index, reading `weight` each time.
     rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     out = np.empty((len(rows), weight.shape[1]), x.dtype)
@@ -51,8 +62,6 @@ def linear(x: npt.NDArray, weight: npt.NDArray, bias: npt.NDArray | None = None)
     else:
         _multiply_by_blocks(rows, weight, out)
     if bias is not None:
-        bias = _check.parameter("bias", bias, (weight.shape[1],))
-        _check.not_wider("bias", bias, x.dtype)
         out += bias.astype(x.dtype, copy=False)
     return out.reshape(*x.shape[:-1], weight.shape[1])
 
