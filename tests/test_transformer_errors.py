@@ -88,3 +88,40 @@ def test_the_wide_parameter_of_feed_forward_is_named(name):
 def test_features_of_feed_forward():
     with pytest.raises(ValueError, match=r"^x: expected 8 features, got shape \(2, 5, 7\)"):
         layers.FeedForward(W, W)(X[..., :7])
+
+
+NAN, INF = np.nan, np.inf
+LOGITS = {
+    "NaN": ([[1, 2], [NAN, 1]], ValueError, "finite numbers, or -inf beside.*got NaN in row 1"),
+    "NaN and inf": ([[INF, NAN]], ValueError, "finite numbers.*got NaN in row 0"),
+    "inf": ([[-INF, INF]], ValueError, r"finite numbers.*got \+inf in row 0"),
+    "nothing allowed": ([[0, 0], [-INF, -INF]], ValueError, "finite.*got -inf alone in row 1"),
+    "rank 1": ([1.0, 2.0], ValueError, r"shape \(batch, vocabulary\), got \(2,\)"),
+    "rank 3": ([[[1.0]]], ValueError, r"shape \(batch, vocabulary\), got \(1, 1, 1\)"),
+    "no vocabulary": (np.ones((2, 0)), ValueError, r"shape \(batch, vocabulary\), got \(2, 0\)"),
+    "complex": ([[1j]], TypeError, "real numbers, got dtype complex128"),
+    "no array": (5, TypeError, "an array of numbers, got int"),
+}
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("case", LOGITS)
+def test_logits_without_a_distribution(case, listed):
+    logits, error, message = LOGITS[case]
+    with pytest.raises(error, match=f"^logits: expected {message}"):
+        layers.Sampler(seed=0)(logits if listed or case == "no array" else np.array(logits))
+
+
+def test_logits_of_a_list_and_of_no_sequence():
+    assert layers.Sampler(seed=0)([[-INF, 1], [2, -INF]]).tolist() == [1, 0]
+    assert layers.Sampler(seed=0)(np.ones((0, 3))).shape == (0,)
+
+
+def test_logits_of_what_has_ended_may_be_anything():
+    """Sequence 0 ends at once; what the model makes of it then is NaN."""
+    logits = iter([[[9.0, 0.0], [0.0, 9.0]], [[NAN, NAN], [9.0, 0.0]]])
+    steps = layers.decode(
+        lambda ids, lengths: np.array(next(logits)), [[1], [1]], layers.Sampler(1e-3, seed=0),
+        max_new_tokens=3, stop_ids=[0],
+    )  # fmt: skip
+    assert [chosen.tolist() for chosen in steps] == [[0, 1], [-1, 0]]

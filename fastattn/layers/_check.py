@@ -86,6 +86,23 @@ def stop_ids(value):
     return options.integers("stop_ids", value, "a collection of integers")
 
 
+def logits(value):
+    """Return `logits` (batch, vocabulary), each row with a softmax, as a new float64 array."""
+    value = options.real_numbers("logits", value)
+    if value.ndim != 2 or value.shape[1] < 1:
+        raise ValueError(f"logits: expected shape (batch, vocabulary), got {value.shape}")
+    value = value.astype(np.float64)
+    highest = value.max(axis=-1)
+    wrong = np.flatnonzero(~np.isfinite(highest))
+    if wrong.size:
+        row = wrong[0]
+        found = {np.inf: "+inf", -np.inf: "-inf alone"}.get(highest[row], "NaN")
+        raise ValueError(
+            f"logits: expected finite numbers, or -inf beside them, got {found} in row {row}"
+        )
+    return value
+
+
 def token_ids(name, value, vocabulary):
     """Return token ids (..., tokens), each from 0 to `vocabulary` - 1."""
     value = indices(name, value)

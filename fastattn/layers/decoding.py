@@ -76,13 +76,19 @@ class Sampler:
         Parameters
         ----------
         logits : ndarray, (batch, vocabulary)
+            Finite, or -inf for what is never drawn.
 
         Returns
         -------
         ndarray of float64, (batch, vocabulary)
             Rows sum to 1.
+
+        Raises
+        ------
+        ValueError
+            A row has no distribution: it holds NaN or +inf, or nothing but -inf.
         """
-        scores = logits.astype(np.float64)
+        scores = _check.logits(logits)
         scores -= scores.max(axis=-1, keepdims=True)
         with np.errstate(over="ignore"):  # -inf is the limit of what a small temperature divides
             scores /= self.temperature
@@ -102,7 +108,7 @@ class Sampler:
     def __call__(self, logits: npt.NDArray) -> npt.NDArray:
         """Return one drawn token for each row, (batch,) of int64."""
         reached = np.cumsum(self.probabilities(logits), axis=-1)
-        drawn = self._random.random((len(logits), 1)) * reached[:, -1:]
+        drawn = self._random.random((len(reached), 1)) * reached[:, -1:]
         return (reached <= drawn).sum(axis=-1)
 
 
@@ -156,7 +162,10 @@ def decode(
     lengths = None if (sizes == ids.shape[1]).all() else sizes
     ended = np.zeros(len(ids), bool)
     for _ in range(options.integer("max_new_tokens", max_new_tokens, 0)):
-        chosen = choose(step(ids, lengths))
+        logits = step(ids, lengths)
+        if ended.any():  # their logits may be anything, NaN too, which `Sampler` refuses
+            logits = np.where(ended[:, None], 0, logits)
+        chosen = choose(logits)
         yield np.where(ended, ENDED, chosen)
         ended |= np.isin(chosen, stops)
         if ended.all():
