@@ -159,7 +159,7 @@ def test_no_token_stays_in_caches_on_error(tmp_path, rng):
     caches = model.new_caches(1, 9)
     model(rng.integers(0, 60, (1, 3)), caches=caches)
     wide = dataclasses.replace(model, w_head=model.embedding.table.T.astype(np.float64))
-    with pytest.raises(TypeError, match="weight: expected dtype float32 like x, or narrower"):
+    with pytest.raises(TypeError, match="w_head: expected dtype float32 like x, or narrower"):
         wide(np.zeros((1, 2), int), caches=caches)
     with pytest.raises(TypeError, match="max_new_tokens: expected an integer, got NoneType"):
         model.generate([1, 2], max_new_tokens=None)

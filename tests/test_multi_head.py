@@ -237,7 +237,7 @@ FAILING = {
     "num_threads": ({}, {"num_threads": 0}),
     "alibi_slopes": ({"alibi_slopes": np.ones(5)}, {}),
     "softcap": ({"softcap": -1.0}, {}),
-    "weight": ({"w_o": np.ones((24, 24))}, {}),  # float64 for a float32 x: seen when it is used
+    "w_o": ({"w_o": np.ones((24, 24))}, {}),  # float64 for a float32 x: seen when it is used
 }
 
 

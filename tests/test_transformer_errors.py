@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Bad parts of layers and stacks: parameters, callables, and what they return."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -125,3 +127,116 @@ def test_logits_of_what_has_ended_may_be_anything():
         max_new_tokens=3, stop_ids=[0],
     )  # fmt: skip
     assert [chosen.tolist() for chosen in steps] == [[0, 1], [-1, 0]]
+
+
+FEED = layers.FeedForward(W, W)
+WIDE = X.astype(np.float64)
+
+
+def crossing():
+    return layers.DecoderLayer(attention(causal=True), FEED, cross_attention=attention())
+
+
+PARTS = {
+    "context width": (
+        lambda: attention()(X, X[..., :7]), ValueError,
+        r"context: expected 8 features, got shape \(2, 5, 7\)",
+    ),
+    "context type": (lambda: attention()(X, 5), TypeError, "context: expected a numpy.ndarr"),
+    "context integers": (
+        lambda: attention()(X, X.astype(int)), TypeError,
+        "context: expected dtype float32 or float64, got int64",
+    ),
+    "context wide": (
+        lambda: attention()(X, WIDE), TypeError,
+        "context: expected dtype float32 like x, got float64",
+    ),
+    "context rank": (
+        lambda: attention()(X, X[0, 0]), ValueError,
+        r"context: expected shape \(..., tokens, features\), got \(8,\)",
+    ),
+    "context of the method": (
+        lambda: attention().keys_values(X[..., :7]), ValueError, "context: expected 8 features",
+    ),
+    "x of the method": (
+        lambda: attention().queries(X[..., :7]), ValueError, "x: expected 8 features",
+    ),
+    "memory wide": (
+        lambda: crossing()(X, WIDE), TypeError, "memory: expected dtype float32 like x, got",
+    ),
+    "memory of one": (
+        lambda: crossing()(X, (X,)), ValueError, r"memory: expected 2 arrays, \(k, v\), got 1",
+    ),
+    "memory of the method": (
+        lambda: layers.Decoder([crossing()]).keys_values(X[..., :7]), ValueError,
+        "memory: expected 8 features, got shape",
+    ),
+    "keys_values of one": (
+        lambda: attention()(X, keys_values=(X,)), ValueError,
+        r"keys_values: expected 2 arrays, \(k, v\), got 1",
+    ),
+    "keys_values type": (
+        lambda: attention()(X, keys_values=X), TypeError,
+        r"keys_values: expected a tuple \(k, v\), got numpy.ndarray",
+    ),
+    "rotary": (
+        lambda: attention(rotary=5), TypeError, "rotary: expected a Rotary, got int",
+    ),
+    "q_norm": (lambda: attention(q_norm=5), TypeError, "q_norm: expected a callable, got int"),
+    "k_norm": (lambda: attention(k_norm=5), TypeError, "k_norm: expected a callable, got int"),
+    "encoder attention": (
+        lambda: layers.EncoderLayer(None, FEED), TypeError, "attention: expected a callable, got N",
+    ),
+    "encoder norm": (
+        lambda: layers.EncoderLayer(attention(), FEED, X), TypeError,
+        "attention_norm: expected a callable, got numpy.ndarray",
+    ),
+    "decoder attention": (
+        lambda: layers.DecoderLayer(None, FEED), TypeError, "self_attention: expected a callable",
+    ),
+    "decoder attention without causal": (
+        lambda: layers.DecoderLayer(len, FEED), ValueError, "self_attention: expected causal",
+    ),
+    "cross attention": (
+        lambda: layers.DecoderLayer(attention(causal=True), FEED, 5), TypeError,
+        "cross_attention: expected a callable, got int",
+    ),
+    "layers": (
+        lambda: layers.Encoder(layers.EncoderLayer(attention(), FEED)), TypeError,
+        "layers: expected a sequence of layers, got fastattn.layers.encoder.EncoderLayer",
+    ),
+    "layers that end": (
+        lambda: layers.Decoder(iter([])), TypeError, "layers: expected a sequence of layers, got l",
+    ),
+    "layer": (lambda: layers.Decoder([5]), TypeError, r"layers\[0\]: expected a callable, got int"),
+    "norm": (lambda: layers.Encoder([], 5), TypeError, "norm: expected a callable, got int"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PARTS)
+def test_the_part_that_does_not_fit_is_named(case):
+    call, error, message = PARTS[case]
+    with pytest.raises(error, match=f"^{message}"):
+        call()
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_feed_forward_is_a_callable(kind):
+    with pytest.raises(TypeError, match=r"^feed_forward: expected a callable, got NoneType"):
+        LAYERS[kind](None)
+
+
+@pytest.mark.parametrize("name", ["w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o"])
+def test_the_wide_parameter_of_attention_is_named(name):
+    layer = layers.MultiHeadAttention(W, W, W, W, 2, b_q=W[0], b_k=W[0], b_v=W[0], b_o=W[0])
+    layer = dataclasses.replace(layer, **{name: getattr(layer, name).astype(np.float64)})
+    with pytest.raises(TypeError, match=f"^{name}: expected dtype float32 like x, or narrower"):
+        layer(X)
+
+
+def test_the_wide_head_is_named():
+    stacks = layers.Encoder([]), layers.Decoder([crossing()])
+    tables = layers.Embedding(W), layers.Embedding(W)
+    model = layers.EncoderDecoder(*stacks, *tables, w_head=W.astype(np.float64))
+    with pytest.raises(TypeError, match=r"^w_head: expected dtype float32 like x, or narrower"):
+        model(np.ones((1, 2), int), np.ones((1, 2), int))

@@ -60,6 +60,35 @@ def optional(name, value, shape):
     return None if value is None else parameter(name, value, shape)
 
 
+def function(name, value):
+    """Raise unless `value` can be called."""
+    if not callable(value):
+        raise TypeError(f"{name}: expected a callable, got {options.described(value)}")
+
+
+def optional_functions(**values):
+    """Raise unless each of the values can be called, or is None."""
+    for name, value in values.items():
+        if value is not None:
+            function(name, value)
+
+
+def stack(name, value):
+    """Raise unless `value` is a sequence of layers."""
+    if not isinstance(value, Sequence):
+        raise TypeError(f"{name}: expected a sequence of layers, got {options.described(value)}")
+    for index, layer in enumerate(value):
+        function(f"{name}[{index}]", layer)
+
+
+def pair(name, value):
+    """Raise unless `value` is (k, v)."""
+    if not isinstance(value, tuple | list):
+        raise TypeError(f"{name}: expected a tuple (k, v), got {options.described(value)}")
+    if len(value) != 2:
+        raise ValueError(f"{name}: expected 2 arrays, (k, v), got {len(value)}")
+
+
 def not_wider(name, value, dtype):
     """Raise if `value` would lose digits in activations of `dtype`."""
     if value.dtype != dtype and value.dtype.itemsize >= dtype.itemsize:

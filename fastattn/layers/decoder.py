@@ -11,6 +11,7 @@ import numpy.typing as npt
 from fastattn import _check_options as options
 from fastattn.caches import KVCache
 from fastattn.caches.base import DType
+from fastattn.layers import _check
 from fastattn.layers.cache import Cache, restored_on_error
 from fastattn.layers.feed_forward import FeedForward
 from fastattn.layers.multi_head import MultiHeadAttention
@@ -50,9 +51,15 @@ class DecoderLayer:
 
     def __post_init__(self) -> None:
         options.flag("norm_first", self.norm_first)
-        if not self.self_attention.causal:
+        _check.function("self_attention", self.self_attention)
+        _check.function("feed_forward", self.feed_forward)
+        _check.optional_functions(
+            cross_attention=self.cross_attention, self_norm=self.self_norm,
+            cross_norm=self.cross_norm, feed_forward_norm=self.feed_forward_norm,
+        )  # fmt: skip
+        if not getattr(self.self_attention, "causal", False):
             raise ValueError("self_attention: expected causal attention in a decoder layer")
-        if self.cross_attention is not None and self.cross_attention.causal:
+        if getattr(self.cross_attention, "causal", False):
             raise ValueError("cross_attention: expected attention that is not causal")
 
     def __call__(
@@ -119,7 +126,10 @@ class DecoderLayer:
             try:
                 return attend(self.cross_attention, h, **keywords)
             except (TypeError, ValueError) as error:
-                options.rename(error, {"lengths": "memory_lengths", "attn_mask": "memory_mask"})
+                options.rename(error, {
+                    "context": "memory", "keys_values": "memory", "lengths": "memory_lengths",
+                    "attn_mask": "memory_mask",
+                })  # fmt: skip
                 raise
 
         with restored_on_error([] if cache is None else [cache]):
@@ -149,6 +159,10 @@ class Decoder:
 
     layers: Sequence[DecoderLayer]
     norm: Callable[[npt.NDArray], npt.NDArray] | None = None
+
+    def __post_init__(self) -> None:
+        _check.stack("layers", self.layers)
+        _check.optional_functions(norm=self.norm)
 
     def new_caches(self, batch: int, capacity: int, *, dtype: DType = np.float32) -> list[Cache]:
         """Return an empty `fastattn.KVCache` for each layer.
@@ -187,7 +201,11 @@ class Decoder:
         list of (k, v)
         """
         attentions = [layer.cross_attention for layer in self.layers]
-        return [each.keys_values(memory) for each in attentions if each is not None]
+        try:
+            return [each.keys_values(memory) for each in attentions if each is not None]
+        except (TypeError, ValueError) as error:
+            options.rename(error, {"context": "memory"})
+            raise
 
     def __call__(
         self,

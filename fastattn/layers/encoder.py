@@ -8,6 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from fastattn import _check_options as options
+from fastattn.layers import _check
 from fastattn.layers.feed_forward import FeedForward
 from fastattn.layers.multi_head import MultiHeadAttention
 from fastattn.layers.residual import Transform, residual
@@ -38,6 +39,11 @@ class EncoderLayer:
 
     def __post_init__(self) -> None:
         options.flag("norm_first", self.norm_first)
+        _check.function("attention", self.attention)
+        _check.function("feed_forward", self.feed_forward)
+        _check.optional_functions(
+            attention_norm=self.attention_norm, feed_forward_norm=self.feed_forward_norm
+        )
 
     def __call__(
         self,
@@ -98,6 +104,10 @@ class Encoder:
 
     layers: Sequence[EncoderLayer]
     norm: Callable[[npt.NDArray], npt.NDArray] | None = None
+
+    def __post_init__(self) -> None:
+        _check.stack("layers", self.layers)
+        _check.optional_functions(norm=self.norm)
 
     def __call__(self, x: npt.NDArray, *, need_weights: bool = False, **layer_options: Any) -> Any:
         """Return the output of the last layer.

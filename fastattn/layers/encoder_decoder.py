@@ -15,7 +15,7 @@ from fastattn.layers.decoding import Choice, Sampler, collected, decode, greedy
 from fastattn.layers.embedding import Embedding
 from fastattn.layers.encoder import Encoder
 from fastattn.layers.multi_head import token_positions
-from fastattn.layers.projections import linear
+from fastattn.layers.projections import project
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,4 +173,4 @@ class EncoderDecoder:
 
     def _logits(self, x):
         head = self.target_embedding.table.T if self.w_head is None else self.w_head
-        return linear(x, head, self.b_head)
+        return project(x, head, self.b_head, ("w_head", "b_head"))

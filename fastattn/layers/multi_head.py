@@ -19,7 +19,7 @@ import fastattn
 from fastattn import _check_options as options
 from fastattn.layers import _check
 from fastattn.layers.cache import Cache, check_cache, restored_on_error
-from fastattn.layers.projections import linear
+from fastattn.layers.projections import project
 from fastattn.layers.rotary import Rotary, Rotation
 
 
@@ -100,6 +100,10 @@ class MultiHeadAttention:
         for name, weight in (("b_q", self.w_q), ("b_k", self.w_k), ("b_v", self.w_v)):
             _check.optional(name, getattr(self, name), (weight.shape[1],))
         _check.optional("b_o", self.b_o, (None if self.w_o is None else self.w_o.shape[1],))
+        _check.optional_functions(q_norm=self.q_norm, k_norm=self.k_norm)
+        if self.rotary is not None and not isinstance(self.rotary, Rotary):
+            found = options.described(self.rotary)
+            raise TypeError(f"rotary: expected a Rotary, got {found}")
 
     @property
     def groups(self) -> int:
@@ -108,7 +112,9 @@ class MultiHeadAttention:
 
     def queries(self, x: npt.NDArray, turn: Rotation | None = None) -> npt.NDArray:
         """Return Q of x (..., tokens, D_model), split into heads, (..., heads, tokens, d_k)."""
-        return self._heads(linear(x, self.w_q, self.b_q), self.heads, self.q_norm, turn)
+        x = _check.tokens("x", x, self.w_q.shape[0])
+        q = project(x, self.w_q, self.b_q, ("w_q", "b_q"))
+        return self._heads(q, self.heads, self.q_norm, turn)
 
     def keys_values(
         self, context: npt.NDArray, turn: Rotation | None = None
@@ -127,8 +133,11 @@ class MultiHeadAttention:
         v : ndarray, (..., kv_heads, keys, d_v)
             Strided views; `fastattn.attention` takes them as they are.
         """
-        k = self._heads(linear(context, self.w_k, self.b_k), self.groups, self.k_norm, turn)
-        return k, self._heads(linear(context, self.w_v, self.b_v), self.groups, None, None)
+        context = _check.tokens("context", context, self.w_k.shape[0])
+        k = project(context, self.w_k, self.b_k, ("w_k", "b_k"))
+        v = project(context, self.w_v, self.b_v, ("w_v", "b_v"))
+        k = self._heads(k, self.groups, self.k_norm, turn)
+        return k, self._heads(v, self.groups, None, None)
 
     @staticmethod
     def _heads(projected, heads, norm, turn):
@@ -208,6 +217,7 @@ class MultiHeadAttention:
             x, need_weights, context=context, keys_values=keys_values, cache=cache,
             cu_seqlens=cu_seqlens, attn_mask=attn_mask, lengths=lengths, attention=attention,
         )  # fmt: skip
+        context = self._checked_context(x, context, keys_values)
         if cu_seqlens is not None:
             cu_seqlens = _check.packing("cu_seqlens", cu_seqlens, len(x))
         past = None if cache is None else cache.lengths.copy()
@@ -276,7 +286,9 @@ class MultiHeadAttention:
         beside = out.astype(dtype, copy=False).swapaxes(-3, -2)
         *lead, heads, depth = beside.shape
         beside = beside.reshape(*lead, heads * depth)
-        return beside if self.w_o is None else linear(beside, self.w_o, self.b_o)
+        if self.w_o is None:
+            return beside
+        return project(beside, self.w_o, self.b_o, ("w_o", "b_o"))
 
     def _check_call(self, x, need_weights, **given):
         """Raise on a combination of arguments that means nothing."""
@@ -306,6 +318,17 @@ class MultiHeadAttention:
             for name in ("attn_mask", "lengths"):
                 if name in present:
                     raise ValueError(f"{name}: expected None with cu_seqlens")
+
+    def _checked_context(self, x, context, keys_values):
+        """Return the context as an array, or None; raise unless it goes with x."""
+        if keys_values is not None:
+            _check.pair("keys_values", keys_values)
+        if context is not None:
+            context = _check.tokens("context", context, self.w_k.shape[0])
+            if context.dtype != x.dtype:
+                expected = f"dtype {x.dtype.name} like x"
+                raise TypeError(f"context: expected {expected}, got {context.dtype.name}")
+        return context
 
 
 def token_positions(

@@ -17,7 +17,7 @@ from fastattn.layers.decoder import Decoder
 from fastattn.layers.decoding import choice, collected, decode
 from fastattn.layers.embedding import Embedding
 from fastattn.layers.multi_head import token_positions
-from fastattn.layers.projections import linear
+from fastattn.layers.projections import project
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +107,8 @@ class Llama:
             x = self.decoder(x, caches=caches, lengths=lengths, positions=turn, **decoder_options)
             if last_only:
                 x = x[np.arange(batch), ends - 1]
-            return linear(x, self.embedding.table.T if self.w_head is None else self.w_head)
+            head = self.embedding.table.T if self.w_head is None else self.w_head
+            return project(x, head, None, ("w_head", "b_head"))
 
     def _rotation(self, positions):
         """Return the turns at `positions`, which are the same in every layer."""
