@@ -367,3 +367,17 @@ def test_stop_ids_are_checked_before_the_first_step(model, monkeypatch, stop_ids
     monkeypatch.setattr(layers.EncoderDecoder, "encode", pytest.fail)
     with pytest.raises(TypeError, match=message):
         model.greedy([1, 2], begin_id=1, max_new_tokens=6, stop_ids=stop_ids)
+
+
+def test_repr_tells_shapes_and_settings(model):
+    attention = layers.MultiHeadAttention(*4 * [np.ones((8, 8), np.float16)], 2, causal=True)
+    weights = ", ".join(f"w_{name}=<float16 (8, 8)>" for name in "qkvo")
+    expected = f"MultiHeadAttention({weights}, heads=2, kv_heads=2, causal=True)"
+    assert repr(attention) == expected
+    inner = layers.FeedForward(attention.w_q, attention.w_q, activation="silu")
+    layer = layers.EncoderLayer(attention, inner, layers.LayerNorm(eps=np.float64(0.5)), len)
+    assert repr(layer).startswith(f"EncoderLayer(attention={expected}, feed_forward=FeedForward(")
+    assert "activation='silu'), attention_norm=LayerNorm(eps=" in repr(layer)
+    assert "feed_forward_norm=<builtin_function_or_method>)" in repr(layer)
+    assert "encoder=Encoder(layers=<2 EncoderLayer>)" in repr(model)
+    assert len(repr(model)) < 1000

@@ -12,6 +12,7 @@ from fastattn import _check_options as options
 from fastattn.caches import KVCache
 from fastattn.caches.base import DType
 from fastattn.layers import _check
+from fastattn.layers._repr import short_repr
 from fastattn.layers.cache import Cache, restored_on_error
 from fastattn.layers.feed_forward import FeedForward
 from fastattn.layers.multi_head import MultiHeadAttention
@@ -48,6 +49,8 @@ class DecoderLayer:
     cross_norm: Transform | None = None
     feed_forward_norm: Transform | None = None
     norm_first: bool = False
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         options.flag("norm_first", self.norm_first)
@@ -159,6 +162,8 @@ class Decoder:
 
     layers: Sequence[DecoderLayer]
     norm: Callable[[npt.NDArray], npt.NDArray] | None = None
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         _check.stack("layers", self.layers)

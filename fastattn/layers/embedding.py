@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from fastattn import _check_options as options
 from fastattn.layers import _check
+from fastattn.layers._repr import short_repr
 from fastattn.layers.projections import widened
 
 
@@ -28,6 +29,8 @@ class Embedding:
     table: npt.NDArray
     positions: npt.NDArray | None = None
     scale: float = 1.0
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         _check.parameter("table", self.table, (None, None))

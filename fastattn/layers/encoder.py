@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from fastattn import _check_options as options
 from fastattn.layers import _check
+from fastattn.layers._repr import short_repr
 from fastattn.layers.feed_forward import FeedForward
 from fastattn.layers.multi_head import MultiHeadAttention
 from fastattn.layers.residual import Transform, residual
@@ -36,6 +37,8 @@ class EncoderLayer:
     attention_norm: Transform | None = None
     feed_forward_norm: Transform | None = None
     norm_first: bool = False
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         options.flag("norm_first", self.norm_first)
@@ -104,6 +107,8 @@ class Encoder:
 
     layers: Sequence[EncoderLayer]
     norm: Callable[[npt.NDArray], npt.NDArray] | None = None
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         _check.stack("layers", self.layers)

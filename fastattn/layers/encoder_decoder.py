@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from fastattn import _check_options as options
 from fastattn.layers import _check
+from fastattn.layers._repr import short_repr
 from fastattn.layers.batching import Ids, pad, sequences
 from fastattn.layers.decoder import Decoder
 from fastattn.layers.decoding import Choice, Sampler, collected, decode, greedy
@@ -39,6 +40,8 @@ class EncoderDecoder:
     target_embedding: Embedding
     w_head: npt.NDArray | None = None
     b_head: npt.NDArray | None = None
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         vocabulary, width = self.target_embedding.table.shape

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from fastattn import _check_options as options
 from fastattn.layers import _check
+from fastattn.layers._repr import short_repr
 from fastattn.layers.activations import BY_NAME
 from fastattn.layers.projections import project
 
@@ -85,6 +86,8 @@ class FeedForward:
     w_gate: npt.NDArray | None = None
     b_gate: npt.NDArray | None = None
     activation: str = "relu"
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         _check_parameters(

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import fastattn
 from fastattn import _check_options as options
 from fastattn.layers import _check
+from fastattn.layers._repr import short_repr
 from fastattn.layers.cache import Cache, check_cache, restored_on_error
 from fastattn.layers.projections import project
 from fastattn.layers.rotary import Rotary, Rotation
@@ -73,6 +74,8 @@ class MultiHeadAttention:
     softcap: float = 0.0
     alibi_slopes: npt.NDArray | None = None
     sinks: npt.NDArray | None = None
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         options.integer("heads", self.heads, 1)

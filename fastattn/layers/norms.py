@@ -9,6 +9,7 @@ import numpy.typing as npt
 from fastattn import _check_options as options
 from fastattn.layers import _check
 from fastattn.layers._blocks import apply_in_blocks
+from fastattn.layers._repr import short_repr
 
 
 def layer_norm(
@@ -110,6 +111,8 @@ class LayerNorm:
     bias: npt.NDArray | None = None
     eps: float = 1e-5
 
+    __repr__ = short_repr
+
     def __call__(self, x: npt.NDArray) -> npt.NDArray:
         """Return ``layer_norm(x, weight, bias, eps=eps)``."""
         return layer_norm(x, self.weight, self.bias, eps=self.eps)
@@ -127,6 +130,8 @@ class RMSNorm:
 
     weight: npt.NDArray | None = None
     eps: float = 1e-6
+
+    __repr__ = short_repr
 
     def __call__(self, x: npt.NDArray) -> npt.NDArray:
         """Return ``rms_norm(x, weight, eps=eps)``."""

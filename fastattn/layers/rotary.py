@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from fastattn import _check_options as options
 from fastattn.layers import _check
+from fastattn.layers._repr import short_repr
 from fastattn.layers.rotary_scaling import rotary_frequencies
 
 
@@ -132,6 +133,8 @@ class Rotation:
     depth: int
     cos: npt.NDArray
     sin: npt.NDArray
+
+    __repr__ = short_repr
 
     def apply(self, x: npt.NDArray) -> npt.NDArray:
         """Return x (..., tokens, depth), turned, in x's memory order."""

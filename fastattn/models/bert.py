@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from fastattn import _check_options as options
 from fastattn.layers import _check
+from fastattn.layers._repr import short_repr
 from fastattn.layers.batching import pack
 from fastattn.layers.embedding import Embedding
 from fastattn.layers.encoder import Encoder
@@ -63,6 +64,8 @@ class Bert:
     pooling: str = "mean"
     normalize: bool = True
     lowercase: bool = False
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         options.choice("pooling", self.pooling, POOLINGS)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from fastattn import _check_options as options
 from fastattn.caches.base import DType
 from fastattn.layers import _check
+from fastattn.layers._repr import short_repr
 from fastattn.layers.batching import Ids, sequences
 from fastattn.layers.cache import Cache, restored_on_error
 from fastattn.layers.decoder import Decoder
@@ -43,6 +44,8 @@ class Llama:
     w_head: npt.NDArray | None = None
     stop_ids: Collection[int] = ()
     tokenizer: Any = None
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         vocabulary, width = self.embedding.table.shape
