@@ -136,17 +136,40 @@ def test_sdpa_16_bit(randn, dtype, masked):
         (
             {"query": torch.zeros(2, 4, 3, 8).double()},
             TypeError,
-            "k: expected dtype float64 with float64 q",
+            "key: expected dtype float64 with float64 query",
         ),
         (
             {"query": torch.zeros(2, 4, 3, 8, device="meta")},
             TypeError,
-            "q: expected a strided array",
+            "query: expected a strided array",
         ),
         ({"query": None}, TypeError, "query: expected a torch.Tensor, got NoneType"),
         ({"key": [1.0]}, TypeError, "key: expected a torch.Tensor, got list"),
+        ({"is_causal": 1}, TypeError, "is_causal: expected True or False, got int"),
+        ({"enable_gqa": "no"}, TypeError, "enable_gqa: expected True or False, got str"),
+        ({"query": torch.zeros(8)}, ValueError, "query: expected 2 to 8 axes, got shape (8,)"),
+        ({"key": torch.zeros(2, 4, 5, 4)}, ValueError, "key: expected depth 8 like query"),
+        (
+            {"query": torch.zeros(2, 4, 5, 8), "value": torch.zeros(2, 4, 5, 8).half()},
+            TypeError,
+            "value: expected dtype float32 like key",
+        ),
     ],
-    ids=["dropout", "both", "heads", "mask dtype", "dtypes", "device", "None", "list"],
+    ids=[
+        "dropout",
+        "both",
+        "heads",
+        "mask dtype",
+        "dtypes",
+        "device",
+        "None",
+        "list",
+        "causal",
+        "gqa",
+        "rank",
+        "depth",
+        "same shapes",
+    ],
 )
 def test_sdpa_refuses(change, error, message):
     given = {"query": torch.zeros(2, 4, 3, 8), "key": torch.zeros(2, 4, 5, 8)}

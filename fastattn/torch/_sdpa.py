@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.overrides import _is_torch_function_mode_enabled, handle_torch_function
 
-from fastattn._check_options import described
+from fastattn._check_options import described, flag, rename
 from fastattn._check_tensors import sdpa_heads
 from fastattn.torch._attention import attention
 from fastattn.torch._tensors import is_plain, is_traced, is_transformed
@@ -55,6 +55,7 @@ def scaled_dot_product_attention(
     """
     if dropout_p != 0.0:
         raise NotImplementedError(f"dropout_p: expected 0.0, got {dropout_p} (there is no dropout)")
+    is_causal, enable_gqa = flag("is_causal", is_causal), flag("enable_gqa", enable_gqa)
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask: expected None with is_causal=True, got both")
     for name, each in ("query", query), ("key", key), ("value", value):
@@ -62,14 +63,24 @@ def scaled_dot_product_attention(
             raise TypeError(f"{name}: expected a torch.Tensor, got {described(each)}")
     traced = is_traced()
     if not traced and query.shape == key.shape == value.shape:  # nothing to match: quick
-        return attention(query, key, value, attn_mask=attn_mask, causal=is_causal, scale=scale)
+        return _attention(query, key, value, attn_mask=attn_mask, causal=is_causal, scale=scale)
     query, key, value = _matching_heads(query, key, value, enable_gqa)
     # Only causality asks where query 0 is, and not even that for a square: but a graph would be
     # bound to the answer, or give it for lengths of which it is not true.
     top_left = 0 if is_causal and (traced or query.shape[-2] != key.shape[-2]) else None
-    return attention(
+    return _attention(
         query, key, value, attn_mask=attn_mask, causal=is_causal, q_offset=top_left, scale=scale
     )
+
+
+def _attention(query, key, value, **keywords):
+    """`attention`, whose errors call the three as torch does."""
+    try:
+        return attention(query, key, value, **keywords)
+    except (TypeError, ValueError) as error:
+        if not is_compiling():  # Dynamo cannot trace it, and would tell of that instead
+            rename(error, {"q": "query", "k": "key", "v": "value"})
+        raise
 
 
 def _matching_heads(query, key, value, enable_gqa):
@@ -282,7 +293,7 @@ def _by_causal_bias(query, key, value, bias, is_causal, options):
     if not ours:  # called here because the subclass does not know the patched function as torch's
         return CausalBias._dispatch(query, key, value, bias, is_causal=is_causal, **options)
     query, key, value = _matching_heads(query, key, value, options["enable_gqa"])
-    return attention(query, key, value, causal=True, scale=options["scale"])
+    return _attention(query, key, value, causal=True, scale=options["scale"])
 
 
 def _autocast(tensor):
