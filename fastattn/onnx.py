@@ -103,6 +103,7 @@ def attention(
     mode = qk_matmul_output_mode
     if mode is not None:
         _one_of("qk_matmul_output_mode", mode, (0, 1, 2, 3))
+    Q, K, V = options.array("Q", Q), options.array("K", K), options.array("V", V)
     q, k, v = _four_axes(Q, K, V, q_num_heads, kv_num_heads)
     past, k, v = _with_past(k, v, past_key, past_value, nonpad_kv_seqlen)
     present = k, v
@@ -125,7 +126,6 @@ def attention(
 
 def _four_axes(Q, K, V, q_heads, kv_heads):
     """View the inputs as (B, H, S, D), after checking that they fit each other."""
-    Q, K, V = options.array("Q", Q), options.array("K", K), options.array("V", V)
     if Q.ndim not in (3, 4):
         raise ValueError(f"Q: expected 3 or 4 axes, got shape {Q.shape}")
     views = []

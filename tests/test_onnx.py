@@ -102,6 +102,20 @@ def check(got, expected, inputs):
     np.testing.assert_allclose(got, expected, rtol=0, atol=2e-6 * largest)
 
 
+@pytest.mark.parametrize("mode", [None, 2])
+@pytest.mark.parametrize("rank", [3, 4])
+def test_torch_tensors(rank, mode, rng):
+    torch = pytest.importorskip("torch")
+    inputs = tensors(rng, rank, past=True) | {"attn_mask": rng.random((SQ, P + SK)) < 0.8}
+    options = {**heads(rank), "is_causal": 1, "qk_matmul_output_mode": mode}
+    expected = fastattn.onnx.attention(**inputs, **options)
+    inputs = {name: torch.from_numpy(array) for name, array in inputs.items()}
+    got = fastattn.onnx.attention(**inputs, **options)
+    for ours, theirs in zip(got, expected, strict=True):
+        assert type(ours) is type(theirs)
+        np.testing.assert_array_equal(ours, theirs)
+
+
 # Shapes before the key axis.
 MASKS = {
     "bool": [(), (HQ, SQ), (B, HQ, SQ)],
