@@ -11,6 +11,7 @@ kernel.
 
 import math
 import re
+import sys
 
 import numpy as np
 
@@ -64,7 +65,9 @@ def array(name, value):
     """
     if type(value) is np.ndarray:
         return value
-    if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray | np.matrix):
+    # np.ma would import it, which takes as long as many calls; before that there are none.
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())
+    if isinstance(value, np.ndarray) and not isinstance(value, (np.matrix, masked)):
         return value.view(np.ndarray)
     if not isinstance(value, np.ndarray) and (view := _arrays.from_dlpack(name, value)) is not None:
         return view

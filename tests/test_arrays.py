@@ -59,6 +59,18 @@ def test_import_needs_numpy_alone():
     assert done.returncode == 0, done.stderr
 
 
+def test_memory_maps_import_nothing():
+    """NumPy imports numpy.ma when it is first asked for: many times as long as a call."""
+    done = run("""
+        import os, sys, tempfile, numpy as np, fastattn
+        folder = tempfile.TemporaryDirectory()
+        q = np.memmap(os.path.join(folder.name, "q"), np.float32, mode="w+", shape=(2, 3))
+        fastattn.attention(q, q, q)
+        assert "numpy.ma" not in sys.modules
+    """)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.no_sanitizer
 def test_adapters_are_attributes():
     pytest.importorskip("torch")
