@@ -196,16 +196,33 @@ def test_run_writes_under_exactly_that_name(files):
     assert (folder / "result").exists()
 
 
-def test_run_may_write_over_its_mask(tmp_path):
-    """Which is mapped: what is read of it after that does not exist any more."""
-    x, mask = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(np.float32)
-    for name in "qkv":
-        np.save(tmp_path / f"{name}.npy", x)
-    np.save(tmp_path / "mask.npy", mask)  # several pages, unlike lse
-    options = ["--mask", tmp_path / "mask.npy", "--lse", tmp_path / "mask.npy"]
-    assert cli.main(command(tmp_path, *options)) == 0
-    lse = reference.attention(x, x, x, attn_mask=mask, return_lse=True)[1]
-    close(np.load(tmp_path / "mask.npy"), lse)
+@pytest.mark.parametrize("option", ["-o", "--lse"])
+@pytest.mark.parametrize("name", ["q", "k", "v", "mask", "starts", "link"])
+def test_run_keeps_its_inputs(files, name, option, capsys):
+    folder, _ = files
+    np.save(folder / "mask.npy", np.ones((9, 13), bool))
+    np.save(folder / "starts.npy", np.zeros(2, int))
+    (folder / "link.npy").hardlink_to(folder / "q.npy")
+    path = folder / f"{name}.npy"
+    before = path.read_bytes()
+    options = ["--mask", folder / "mask.npy", "--kv-starts", folder / "starts.npy", option, path]
+    assert cli.main(command(folder, *options)) == 2
+    argument = option.replace("-o", "--out")
+    assert f"{argument}: expected another file than the inputs, got " in capsys.readouterr().err
+    assert path.read_bytes() == before and not (folder / "out.npy").exists()
+
+
+def test_run_reads_bfloat16_as_numpy_saves_it(files, capsys):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    folder, arrays = files
+    narrow = [array.astype(ml_dtypes.bfloat16) for array in arrays.values()]
+    for name, array in zip(arrays, narrow, strict=True):
+        np.save(folder / f"{name}.npy", array)
+    assert cli.main(command(folder)) == 2
+    assert "q.npy: dtype |V2, as np.save writes bfloat16: expected" in capsys.readouterr().err
+    assert cli.main(command(folder, "--dtype", "bfloat16")) == 0
+    got = np.load(folder / "out.npy").view(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(got, fastattn.attention(*narrow))
 
 
 def spoil_missing(folder):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fastattn import _check_dtypes as dtypes
 from fastattn.cli import UsageError, check_isa, check_output, file_errors
 
 
@@ -43,6 +44,10 @@ def add(subparsers):
     parser.add_argument(
         "--layout", choices=("bhsd", "bshd"), default="bhsd", help="order of axes (%(default)s)"
     )
+    parser.add_argument(
+        "--dtype", choices=("bfloat16",),
+        help="what arrays of |V2 are: np.save writes bfloat16 as that, also the result's",
+    )  # fmt: skip
     parser.add_argument("--isa", help="instruction set to use instead of the best one")
     parser.add_argument("--threads", type=int, help="number of threads")
     parser.set_defaults(run=run)
@@ -53,12 +58,8 @@ def run(options):
     import fastattn
 
     check_isa(options.isa)
-    for path in (options.out, options.lse):
-        if path is not None:
-            check_output(path)
-    if options.lse is not None and options.lse.resolve() == options.out.resolve():
-        raise UsageError(f"--lse: expected another file than the result's, got {options.lse}")
-    arrays = [_load(path) for path in (options.q, options.k, options.v)]
+    _check_outputs(options)
+    arrays = [_load(path, options.dtype) for path in (options.q, options.k, options.v)]
     keywords = _keywords(options)
     try:
         with fastattn.use_isa(options.isa or fastattn.isa()):
@@ -67,7 +68,6 @@ def run(options):
             seconds = time.perf_counter() - begin
     except (TypeError, ValueError, MemoryError) as error:
         raise UsageError(error) from None
-    # Counted before anything is written: an output may be the file of the mapped mask.
     operations = _flops(arrays, keywords)
     _save(options.out, out)
     if options.lse is not None:
@@ -79,8 +79,30 @@ def run(options):
     return 0
 
 
-def _load(path):
-    """Return the array of a .npy file, memory-mapped."""
+def _check_outputs(options):
+    """Raise UsageError unless outputs can be written, each to a file of its own."""
+    others = (options.mask, options.q_offset, options.kv_lengths, options.kv_starts)
+    inputs = [options.q, options.k, options.v, *(Path(each) for each in others if each)]
+    for name, path in ("--out", options.out), ("--lse", options.lse):
+        if path is None:
+            continue
+        check_output(path)
+        if any(_is_same(path, each) for each in inputs):
+            raise UsageError(f"{name}: expected another file than the inputs, got {path}")
+    if options.lse is not None and _is_same(options.lse, options.out):
+        raise UsageError(f"--lse: expected another file than the result's, got {options.lse}")
+
+
+def _is_same(path, other):
+    """Whether both are one file, by whatever names."""
+    try:
+        return path.samefile(other)
+    except OSError:  # one of them is not there yet
+        return path.resolve() == other.resolve()
+
+
+def _load(path, dtype=None):
+    """Return the array of a .npy file, memory-mapped; `dtype` is what one of |V2 is."""
     try:
         with file_errors(path):
             array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -89,7 +111,22 @@ def _load(path):
     if not isinstance(array, np.ndarray):
         array.close()
         raise UsageError(f"{path}: an .npz archive, expected a .npy file with one array")
+    array = np.asarray(array)
+    if array.dtype == "V2":
+        if dtype is None:
+            raise UsageError(
+                f"{path}: dtype |V2, as np.save writes bfloat16: expected --dtype bfloat16 with it"
+            )
+        array = array.view(_named(dtype))
     return array
+
+
+def _named(dtype):
+    """Return the dtype of this name."""
+    try:
+        return dtypes.named(dtype, (dtype,))
+    except ImportError:
+        raise UsageError(f"--dtype {dtype} needs ml_dtypes: pip install ml_dtypes") from None
 
 
 def _save(path, array):
@@ -127,7 +164,7 @@ def _integers(name, text):
 def _keywords(options):
     """Return the keyword arguments of `attention`."""
     return {
-        "attn_mask": None if options.mask is None else _load(options.mask),
+        "attn_mask": None if options.mask is None else _load(options.mask, options.dtype),
         "causal": options.causal,
         "window_size": None if options.window is None else tuple(options.window),
         "scale": options.scale,
