@@ -292,3 +292,18 @@ def test_lengths_that_are_not_there(rng):
     with pytest.raises(ValueError, match="lengths: expected values from 0 to 20, got -1"):
         cache.truncate(-1)
     assert cache.lengths.tolist() == [5, 2, 5]
+
+
+@pytest.mark.parametrize("of_cache, batch", [(3, 2), (1, 2), (3, 4)])
+def test_attend_of_another_batch(of_cache, batch):
+    cache = fastattn.KVCache(of_cache, 2, 8, capacity=4)
+    shape = (batch, 4, 1, 8)
+    with pytest.raises(ValueError) as caught:
+        cache.attend(np.ones(shape, np.float32))
+    assert str(caught.value) == f"q: expected {of_cache} sequences, got shape {shape}"
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 1, 8), (4, 1, 8)], ids=len)
+def test_queries_may_be_those_of_every_sequence(shape):
+    cache = fastattn.KVCache(3, 2, 8, capacity=4)
+    assert cache.attend(np.ones(shape, np.float32)).shape == (3, 4, 1, 8)

@@ -146,6 +146,16 @@ METHODS = {
     "evict": (("evict", 0, -1), ValueError, "window: expected an integer not below 0, got -1"),
     "truncate": (("truncate", 0, 8), ValueError, "length: expected values from 0 to 7, got 8"),
     "attend": (("attend", [0, 9], K), ValueError, "ids: expected sequences of this cache, got 9"),
+    "fewer": (("attend", [0], np.ones((2, 4, 1, 8), np.float32)), ValueError,
+              "q: expected 1 sequences like ids, got shape (2, 4, 1, 8)"),
+    "more": (("attend", [0, 1], np.ones((1, 4, 1, 8), np.float32)), ValueError,
+             "q: expected 2 sequences like ids, got shape (1, 4, 1, 8)"),
+    "cuts": (("attend_varlen", [0], np.ones((3, 4, 8), np.float32), [0, 1, 3]), ValueError,
+             "cu_seqlens_q: expected shape (2,) for these ids, got shape (3,)"),
+    "array of cuts": (
+        ("attend_varlen", [0, 1], np.ones((3, 4, 8), np.float32), np.array([0, 3])), ValueError,
+        "cu_seqlens_q: expected shape (3,) for these ids, got shape (2,)",
+    ),
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 
 import abc
 import copy
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -296,6 +297,16 @@ class Cache(abc.ABC):
         """Kind, type and layout as arrays."""
         words = {"kind": type(self).__name__, "dtype": self.dtype.name, "layout": self.layout}
         return {name: np.array(word) for name, word in words.items()}
+
+
+def check_sequences(q, counts, expected):
+    """Refuse queries of another number of sequences than one of `counts`.
+
+    `attention` would speak of the arguments that it gets from the cache.
+    """
+    shape = getattr(q, "shape", None)
+    if isinstance(shape, tuple) and math.prod(shape[:-3]) not in counts:
+        raise ValueError(f"q: expected {expected}, got shape {tuple(shape)}")
 
 
 def _storage_dtype(dtype):

@@ -7,7 +7,7 @@ import numpy as np
 
 from fastattn import _check_options as options
 from fastattn.attention import attention
-from fastattn.caches.base import Array, Cache, DType, Indices, Result
+from fastattn.caches.base import Array, Cache, DType, Indices, Result, check_sequences
 
 
 class KVCache(Cache):
@@ -128,6 +128,8 @@ class KVCache(Cache):
         What `attention` returns.
         """
         given = self._attend_options(given, self._lengths)
+        batch = self._lengths.size
+        check_sequences(q, (batch, 1), f"{batch} sequences")
         return attention(q, self.k, self.v, layout=self.layout, **given)
 
     def truncate(self, lengths: Indices) -> None:

@@ -15,6 +15,7 @@ from fastattn.caches.base import (
     DType,
     Indices,
     Result,
+    check_sequences,
 )
 from fastattn.caches.pool import PagePool, Sequence
 
@@ -251,6 +252,8 @@ class PagedKVCache(Cache):
         What `attention` returns.
         """
         given = self._paged_options(ids, given)
+        batch = given["kv_lengths"].size
+        check_sequences(q, (batch,), f"{batch} sequences like ids")
         return attention(q, self.k, self.v, layout=self.layout, **given)
 
     def attend_varlen(self, ids: Indices, q: Array, cu_seqlens_q: Indices, **given: Any) -> Result:
@@ -271,6 +274,13 @@ class PagedKVCache(Cache):
         What `attention_varlen` returns.
         """
         given = self._paged_options(ids, given)
+        cuts = given["kv_lengths"].size + 1
+        listed = isinstance(cu_seqlens_q, list | tuple)
+        shape = (len(cu_seqlens_q),) if listed else getattr(cu_seqlens_q, "shape", ())
+        if len(shape) == 1 and shape[0] != cuts:  # as of the table, which nobody passed
+            raise ValueError(
+                f"cu_seqlens_q: expected shape ({cuts},) for these ids, got shape {tuple(shape)}"
+            )
         pages = self.k, self.v
         if self.layout == "bhsd":
             pages = self.k.swapaxes(1, 2), self.v.swapaxes(1, 2)
