@@ -197,3 +197,12 @@ def test_new_errors(name):
     sizes = {"pages": 2, "page_size": 4, "kv_heads": 1, "depth": 8, name: 0}
     with pytest.raises(ValueError, match=f"{name}: expected an integer not below 1, got 0"):
         fastattn.PagedKVCache(**sizes)
+
+
+def test_ids_may_be_a_range():
+    cache = crowded()
+    np.testing.assert_array_equal(cache.lengths(range(2)), cache.lengths([0, 1]))
+    q = np.ones((2, 4, 1, 8), np.float32)
+    np.testing.assert_array_equal(cache.attend(range(2), q), cache.attend([0, 1], q))
+    with pytest.raises(ValueError, match="ids: expected sequences of this cache, got -1"):
+        cache.lengths(range(-1, 1))

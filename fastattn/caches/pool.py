@@ -86,7 +86,8 @@ class PagePool:
         if isinstance(ids, int | np.integer):
             names = [options.integer("ids", ids, 0)]
         else:
-            names = options.integers("ids", ids, "an integer or integers").reshape(-1).tolist()
+            listed = list(ids) if isinstance(ids, range) else ids
+            names = options.integers("ids", listed, "an integer or integers").reshape(-1).tolist()
         for name in names:
             if name not in self.sequences:
                 raise ValueError(f"ids: expected sequences of this cache, got {name}")
