@@ -43,6 +43,13 @@ def test_similarities_and_times(model_name, capsys):
     assert (demo.INSTALL in out) == (model_name == "random")
 
 
+@pytest.mark.parametrize("repeats", ["0", "-5"])
+def test_repeats_that_are_none(repeats, capsys):
+    assert cli.main(["demo", "--repeats", repeats]) == 2
+    captured = capsys.readouterr()
+    assert f"--repeats: expected at least 1, got {repeats}\n" in captured.err and not captured.out
+
+
 def test_text_that_the_locale_does_not_decode(model_name, capsys):
     """As in the C locale: Python hands on the bytes as surrogates."""
     text = "Café, naïve".encode() + b" \xff"

@@ -53,12 +53,14 @@ def missing():
 
 def run(options):
     """Print similarities and times, draw the pattern if asked to; return 0."""
+    if options.repeats < 1:
+        raise UsageError(f"--repeats: expected at least 1, got {options.repeats}")
     picture = options.heatmap and check_picture("--heatmap", options.heatmap)
     model, name = _model()
     sentences = tuple(map(_decoded, options.text or SENTENCES))
     heads = _heads(model, options)
     show_similarities(name, sentences, model.encode(sentences))
-    show_times(model, sentences * 8, max(1, options.repeats))
+    show_times(model, sentences * 8, options.repeats)
     if picture:
         tokens, weights = model.patterns(sentences[0])
         titles = [f"layer {options.layer}, head {head + 1}" for head in heads]
