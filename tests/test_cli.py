@@ -55,6 +55,13 @@ def test_importing_the_package_imports_no_more_than_it_needs():
     assert done.returncode == 0, done.stderr
 
 
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"fastattn {fastattn.__version__}\n"
+
+
 def test_info_names_the_active_isa(capsys):
     assert cli.main(["info"]) == 0
     assert fastattn.isa() in capsys.readouterr().out
