@@ -170,8 +170,12 @@ def _tensor(path, name, entry, content):
     dtype = _stored_dtype(DTYPES[entry["dtype"]])
     begin, end = entry["data_offsets"]
     size = math.prod(entry["shape"]) * dtype.itemsize
-    if not 0 <= begin <= end <= len(content) or end - begin != size:
+    if not 0 <= begin <= end or end - begin != size:
         raise ValueError(f"{path}: {name}: expected {size} bytes, got {begin} to {end}")
+    if end > len(content):  # cut off, as by a download that broke off
+        found = path.stat().st_size
+        least = found + end - len(content)
+        raise ValueError(f"{path}: {name}: expected a file of at least {least} bytes, got {found}")
     tensor = content[begin:end]
     if tensor.ctypes.data % dtype.itemsize:
         tensor = tensor.copy()  # an old file without padding behind its header
