@@ -36,9 +36,10 @@ def attention(
     v : ndarray, (..., Hkv, Sk, Dv)
         Values, of k's dtype; Dv may differ from D.
     attn_mask : ndarray, optional
-        Rank 0 to 4, broadcast against (B, Hq, Sq, Sk) without being expanded. bool: True = attend.
-        float32 or of q's dtype: added to the scores; -inf forbids like False does, and nothing
-        else does: numbers beyond +-2^126 (float64: 2^1022) count as those.
+        Rank 0 to 4, or up to that of q, k and v; broadcast against (..., Hq, Sq, Sk), with the
+        leading axes of the result, without being expanded. bool: True = attend. float32 or of q's
+        dtype: added to the scores; -inf forbids like False does, and nothing else does: numbers
+        beyond +-2^126 (float64: 2^1022) count as those.
     causal : bool
         Only keys j <= i + q_offset.
     window_size : (int, int), optional
