@@ -120,6 +120,23 @@ def test_sizes():
     assert cache.lengths.dtype == np.int64 and cache.lengths.tolist() == [0, 0, 0]
 
 
+def test_repr(rng):
+    cache = make(layout="bshd")
+    cache.append(*tokens(rng, BATCH, 6, "bshd"), lengths=[6, 2, 4])
+    assert repr(cache) == (
+        "<KVCache batch=3, kv_heads=2, capacity=20, depth=8, value_depth=5, dtype=float32, "
+        "layout=bshd, lengths=[6, 2, 4]>"
+    )
+    cache = fastattn.PagedKVCache(8, 4, 2, 8, dtype=np.float16)
+    for _ in range(50):
+        cache.new()
+    cache.append(1, *np.ones((2, 1, 2, 5, 8), np.float16))
+    assert repr(cache) == (
+        "<PagedKVCache pages=8, kv_heads=2, page_size=4, depth=8, value_depth=8, dtype=float16, "
+        "layout=bhsd, lengths={0: 0, 1: 5, 2: 0, 3: 0, ...}>"
+    )
+
+
 def test_lengths_are_a_copy(rng):
     cache = make()
     cache.lengths[:] = 5

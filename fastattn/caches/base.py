@@ -5,6 +5,7 @@ import abc
 import copy
 import math
 import os
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Literal, Self
@@ -58,6 +59,7 @@ class Cache(abc.ABC):
     v_scale: Array | None
     layout: Literal["bhsd", "bshd"]
 
+    _AXES: ClassVar[tuple[str, ...]]  # what the axes (rows, heads, tokens, depth) are called
     _BOOKKEEPING: ClassVar[tuple[str, ...]]  # names of what `_bookkeeping` returns
     _directory: Any = None  # path of the files, if changes go to them
 
@@ -109,6 +111,15 @@ class Cache(abc.ABC):
         self._targets = [tensors.logical(self.k, bshd), tensors.logical(self.v, bshd)]
         if self.k_scale is not None:
             self._targets += [self.k_scale, self.v_scale]
+
+    def __repr__(self) -> str:
+        sizes = dict(zip(self._AXES, self._targets[0].shape, strict=True))
+        facts = {
+            **sizes, "value_depth": self.v.shape[-1], "dtype": self.dtype.name,
+            "layout": self.layout, "lengths": reprlib.repr(self._all_lengths()),
+        }  # fmt: skip
+        listed = ", ".join(f"{name}={value}" for name, value in facts.items())
+        return f"<{type(self).__name__} {listed}>"
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -194,6 +205,10 @@ class Cache(abc.ABC):
             lengths = asked
         scales = {"k_scale": self.k_scale, "v_scale": self.v_scale}
         return {**given, **scales, "kv_lengths": lengths}
+
+    @abc.abstractmethod
+    def _all_lengths(self) -> list[int] | dict[int, int]:
+        """Return the tokens of every sequence."""
 
     @abc.abstractmethod
     def _bookkeeping(self) -> dict[str, Array]:

@@ -50,6 +50,7 @@ class KVCache(Cache):
              [0.269, 0.731]]]], dtype=float32)
     """
 
+    _AXES = ("batch", "kv_heads", "capacity", "depth")
     _BOOKKEEPING = ("lengths",)
 
     def __init__(
@@ -146,6 +147,9 @@ class KVCache(Cache):
     def reset(self) -> None:
         """Forget all tokens."""
         self._lengths[:] = 0
+
+    def _all_lengths(self):
+        return self._lengths.tolist()
 
     def _bookkeeping(self):
         return {"lengths": self.lengths}

@@ -84,6 +84,7 @@ class PagedKVCache(Cache):
     (array([4, 4]), 5)
     """
 
+    _AXES = ("pages", "kv_heads", "page_size", "depth")
     _BOOKKEEPING = ("ids", "lengths", "evicted", "tables", "next_id")
 
     def __init__(
@@ -323,6 +324,9 @@ class PagedKVCache(Cache):
                 for target, source in zip(self._targets, sources, strict=True):
                     target[page, :, offset : offset + step] = source[row, :, token : token + step]
         self._pool.commit(sequences, counts, pages, copies)
+
+    def _all_lengths(self):
+        return {name: each.length for name, each in self._pool.sequences.items()}
 
     def _bookkeeping(self):
         return self._pool.state()
