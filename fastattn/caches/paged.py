@@ -32,6 +32,16 @@ def _block_table(sequences):
     return table
 
 
+def _check_cuts(cu_seqlens_q, batch):
+    """Refuse cuts of another number of sequences: `attention_varlen` would blame the table."""
+    listed = isinstance(cu_seqlens_q, list | tuple)
+    shape = (len(cu_seqlens_q),) if listed else getattr(cu_seqlens_q, "shape", ())
+    if len(shape) == 1 and shape[0] != batch + 1:
+        raise ValueError(
+            f"cu_seqlens_q: expected shape ({batch + 1},) for these ids, got shape {tuple(shape)}"
+        )
+
+
 class PagedKVCache(Cache):
     """Keys and values of any number of sequences in pages of a common pool.
 
@@ -275,13 +285,7 @@ class PagedKVCache(Cache):
         What `attention_varlen` returns.
         """
         given = self._paged_options(ids, given)
-        cuts = given["kv_lengths"].size + 1
-        listed = isinstance(cu_seqlens_q, list | tuple)
-        shape = (len(cu_seqlens_q),) if listed else getattr(cu_seqlens_q, "shape", ())
-        if len(shape) == 1 and shape[0] != cuts:  # as of the table, which nobody passed
-            raise ValueError(
-                f"cu_seqlens_q: expected shape ({cuts},) for these ids, got shape {tuple(shape)}"
-            )
+        _check_cuts(cu_seqlens_q, given["kv_lengths"].size)
         pages = self.k, self.v
         if self.layout == "bhsd":
             pages = self.k.swapaxes(1, 2), self.v.swapaxes(1, 2)
