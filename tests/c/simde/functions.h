@@ -197,47 +197,24 @@ static inline simde__m512 load_f32(simde__mmask16 mask, const float *from)
     return simde__m512_from_private(to);
 }
 
-static inline float greatest_f32(simde__m512 a)
-{
-    simde__m512_private x = simde__m512_to_private(a);
-    for (int n = 1; n < 16; ++n) x.f32[0] = x.f32[n] > x.f32[0] ? x.f32[n] : x.f32[0];
-    return x.f32[0];
-}
-
-static inline int sum_i32(simde__m512i a)
-{
-    simde__m512i_private x = simde__m512i_to_private(a);
-    for (int n = 1; n < 16; ++n) x.u32[0] += x.u32[n];
-    return x.i32[0];
-}
-
-static inline float sum_f32(simde__m512 a)
-{
-    simde__m512_private x = simde__m512_to_private(a);
-    for (int n = 1; n < 16; ++n) x.f32[0] += x.f32[n];
-    return x.f32[0];
-}
-
-static inline uint32_t greatest_u32(simde__m512i a)
-{
-    simde__m512i_private x = simde__m512i_to_private(a);
-    for (int n = 1; n < 16; ++n) x.u32[0] = x.u32[n] > x.u32[0] ? x.u32[n] : x.u32[0];
-    return x.u32[0];
-}
-
-static inline uint32_t least_u32(simde__m512i a)
-{
-    simde__m512i_private x = simde__m512i_to_private(a);
-    for (int n = 1; n < 16; ++n) x.u32[0] = x.u32[n] < x.u32[0] ? x.u32[n] : x.u32[0];
-    return x.u32[0];
-}
-
-static inline float least_f32(simde__m512 a)
-{
-    simde__m512_private x = simde__m512_to_private(a);
-    for (int n = 1; n < 16; ++n) x.f32[0] = x.f32[n] < x.f32[0] ? x.f32[n] : x.f32[0];
-    return x.f32[0];
-}
+/* All lanes together: `step` takes the next one, `other`, into `all`. */
+#define FOLD(name, type, vector, lane, step)                                                       \
+    static inline type name(simde__##vector a)                                                     \
+    {                                                                                              \
+        const simde__##vector##_private x = simde__##vector##_to_private(a);                       \
+        __typeof__(x.lane[0] + 0) all = x.lane[0];                                                 \
+        for (int n = 1; n < 16; ++n) {                                                             \
+            const __typeof__(x.lane[0] + 0) other = x.lane[n];                                     \
+            all = step;                                                                            \
+        }                                                                                          \
+        return (type)all;                                                                          \
+    }
+FOLD(greatest_f32, float, m512, f32, other > all ? other : all)
+FOLD(least_f32, float, m512, f32, other < all ? other : all)
+FOLD(sum_f32, float, m512, f32, all + other)
+FOLD(greatest_u32, uint32_t, m512i, u32, other > all ? other : all)
+FOLD(least_u32, uint32_t, m512i, u32, other < all ? other : all)
+FOLD(sum_i32, int, m512i, u32, all + other)
 
 /* x - floor(x), rounded down as well: it is below 1, and -0 of a whole number. */
 static inline simde__m512 above_floor(simde__m512 a, const int rounding)
