@@ -32,13 +32,12 @@ def _block_table(sequences):
     return table
 
 
-def _check_cuts(cu_seqlens_q, batch):
+def _check_cuts(name, cuts, batch):
     """Refuse cuts of another number of sequences: `attention_varlen` would blame the table."""
-    listed = isinstance(cu_seqlens_q, list | tuple)
-    shape = (len(cu_seqlens_q),) if listed else getattr(cu_seqlens_q, "shape", ())
+    shape = (len(cuts),) if isinstance(cuts, list | tuple) else getattr(cuts, "shape", ())
     if len(shape) == 1 and shape[0] != batch + 1:
         raise ValueError(
-            f"cu_seqlens_q: expected shape ({batch + 1},) for these ids, got shape {tuple(shape)}"
+            f"{name}: expected shape ({batch + 1},) for these ids, got shape {tuple(shape)}"
         )
 
 
@@ -234,11 +233,7 @@ class PagedKVCache(Cache):
         sequences = self._pool.several(ids, once=True)
         sources = [source[None] for source in self._sources(k, v, packed=True)]
         cuts = cut_points("cu_seqlens", cu_seqlens)
-        if cuts.size != len(sequences) + 1:
-            raise ValueError(
-                f"cu_seqlens: expected shape ({len(sequences) + 1},) for these ids, got shape "
-                f"{cuts.shape}"
-            )
+        _check_cuts("cu_seqlens", cuts, len(sequences))
         check_end("cu_seqlens", cuts, sources[0].shape[2], "the tokens of k")
         counts = np.diff(cuts).tolist()
         stored = self._stored(sources)
@@ -285,7 +280,7 @@ class PagedKVCache(Cache):
         What `attention_varlen` returns.
         """
         given = self._paged_options(ids, given)
-        _check_cuts(cu_seqlens_q, given["kv_lengths"].size)
+        _check_cuts("cu_seqlens_q", cu_seqlens_q, given["kv_lengths"].size)
         pages = self.k, self.v
         if self.layout == "bhsd":
             pages = self.k.swapaxes(1, 2), self.v.swapaxes(1, 2)
