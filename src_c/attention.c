@@ -11,6 +11,7 @@
 #include "worker.h"
 
 #include "environment.h"
+#include "numbers.h"
 #include "parallel.h"
 #include "profile.h"
 
@@ -57,12 +58,33 @@ static void merge_part(void *context, int64_t part, int64_t next, int thread)
     FA_MARK(FA_STAGE_WRITE);
 }
 
+/* Keys that queries of a row of the map see, in any of the sequences that share it. */
+static fa_range seen_by(const fa_plan *plan, int64_t index)
+{
+    const fa_args *args = plan->args;
+    const fa_blockmap *map = &plan->map;
+    const fa_range rows = fa_blockmap_rows(&plan->map_plan, map, index);
+    const int64_t begin = rows.begin / plan->group, end = divide_up(rows.end, plan->group);
+    const int alike = map->batches > 1 || !(args->kv_begin || args->kv_end || args->q_offset);
+    const int64_t first = map->batches > 1 ? index / map->tiles / map->heads : 0;
+    const int64_t count = alike ? 1 : plan->sequences;
+    fa_range seen = {INT64_MAX, 0};
+    for (int64_t n = first; n < first + count; ++n) {
+        fa_sequence sequence;
+        fa_plan_sequence(plan, n, &sequence);
+        const fa_span span = fa_span_of(&sequence.positions, begin, end);
+        seen.begin = smaller(seen.begin, span.begin);
+        seen.end = larger(seen.end, span.end);
+    }
+    return seen;
+}
+
 static void fill_map(void *context, int64_t index, int64_t next, int thread)
 {
     const fa_plan *plan = context;
     (void)next, (void)thread;
     FA_ENTER(thread);
-    fa_blockmap_fill(&plan->map_plan, &plan->map, index);
+    fa_blockmap_fill(&plan->map_plan, &plan->map, index, seen_by(plan, index));
     FA_MARK(FA_STAGE_MAP);
 }
 

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "numbers.h"
+
 int64_t fa_batch_offset(const fa_args *args, const fa_tensor *tensor, int64_t batch)
 {
     int64_t offset = 0;
@@ -21,9 +23,10 @@ fa_blockmap fa_blockmap_size(const fa_blockmap_plan *plan)
     for (int axis = 0; axis < args->lead_rank; ++axis)
         if (args->mask.lead[axis]) map.batches = plan->batches;
     if (args->mask.head) map.heads = args->kv_heads;
-    map.uniform = !args->mask.row && !args->mask.head;
+    map.uniform = !args->mask.row;
     if (map.uniform) map.tiles = 1;
-    map.blocks = (args->keys + plan->key_block - 1) / plan->key_block;
+    map.step = args->mask.column != 0;
+    map.blocks = map.step ? divide_up(args->keys, plan->key_block) : 1;
     map.maps = map.batches * map.heads;
     return map;
 }
@@ -93,21 +96,31 @@ static const char *mask_row(const fa_args *args, int64_t batch, int64_t head, in
            query * mask->row;
 }
 
-void fa_blockmap_fill(const fa_blockmap_plan *plan, const fa_blockmap *map, int64_t index)
+fa_range fa_blockmap_rows(const fa_blockmap_plan *plan, const fa_blockmap *map, int64_t index)
+{
+    if (map->uniform) return (fa_range){0, plan->tiling->rows};
+    const fa_tile_rows tile = fa_tile_at(plan->tiling, index % map->tiles);
+    return (fa_range){tile.row_begin, tile.row_begin + tile.rows};
+}
+
+void fa_blockmap_fill(const fa_blockmap_plan *plan, const fa_blockmap *map, int64_t index,
+                      fa_range seen)
 {
     const fa_args *args = plan->args;
     const int64_t at = index / map->tiles;
     const int64_t batch = at / map->heads, kv_head = at % map->heads;
-    const fa_tile_rows tile = fa_tile_at(plan->tiling, index % map->tiles);
+    const fa_range rows = fa_blockmap_rows(plan, map, index);
     /* Without a head axis the heads of a group share their query's row of the mask. */
     const int64_t step = args->mask.head ? 1 : plan->group;
-    const int64_t first = tile.row_begin / step * step;
-    const int64_t end = map->uniform ? first + 1 : tile.row_begin + tile.rows;
+    const int64_t first = rows.begin / step * step;
+    const int64_t end = map->uniform ? smaller(plan->group, rows.end) : rows.end;
     uint8_t *states = map->states + index * map->blocks;
-    for (int64_t block = 0; block < map->blocks; ++block) {
+    memset(states, FA_BLOCK_SKIP, (size_t)map->blocks);
+    if (seen.begin >= seen.end) return;
+    const int64_t last = map->step ? divide_up(seen.end, plan->key_block) : 1;
+    for (int64_t block = map->step * seen.begin / plan->key_block; block < last; ++block) {
         const int64_t key = block * plan->key_block;
-        const int64_t left = args->keys - key;
-        const int keys = (int)(left < plan->key_block ? left : plan->key_block);
+        const int keys = map->step ? (int)smaller(args->keys - key, plan->key_block) : 1;
         int any = 0, all = 1;
         for (int64_t row = first; row < end && !(any && !all); row += step) {
             const int64_t head = kv_head * plan->group + row % plan->group;

@@ -16,7 +16,8 @@ typedef struct {
     uint8_t *states; /* [maps][tiles][blocks] */
     int64_t maps, tiles, blocks;
     int64_t batches, heads; /* distinct ones: maps = batches * heads */
-    int uniform;            /* every query has the same mask: tiles = 1 */
+    int uniform;            /* every query of a head has the same mask: tiles = 1 */
+    int step;               /* from block to block; 0: every key has the same mask, blocks = 1 */
 } fa_blockmap;
 
 /* What is needed to walk the mask; group = query heads of a kv head, row r of a kv head is query
@@ -31,10 +32,14 @@ typedef struct {
 /* Sizes of the map; states is for the caller to allocate, maps * tiles * blocks bytes. */
 fa_blockmap fa_blockmap_size(const fa_blockmap_plan *plan);
 
-/* One row of the map: index = map * tiles + tile. */
-void fa_blockmap_fill(const fa_blockmap_plan *plan, const fa_blockmap *map, int64_t index);
+/* One row of the map, index = map * tiles + tile: the query rows that it is about, and filling it
+ * in, for blocks of the keys that some of them sees. The mask may be large, and they may see few.
+ */
+fa_range fa_blockmap_rows(const fa_blockmap_plan *plan, const fa_blockmap *map, int64_t index);
+void fa_blockmap_fill(const fa_blockmap_plan *plan, const fa_blockmap *map, int64_t index,
+                      fa_range seen);
 
-/* The states of one tile, one per block. */
+/* The states of one tile: that of a block is at block * map->step. */
 const uint8_t *fa_blockmap_row(const fa_blockmap *map, int64_t batch, int64_t kv_head,
                                int64_t tile);
 

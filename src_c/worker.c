@@ -217,6 +217,11 @@ int64_t fa_worker_load(fa_worker *worker, int head, int64_t block, int64_t last)
     return worker->panels || last <= first ? last : fa_worker_load(worker, head, block, first);
 }
 
+static fa_block_state mask_of(const fa_worker *worker, const fa_worker_tile *tile, int64_t block)
+{
+    return tile->states ? tile->states[block * worker->plan->map.step] : FA_BLOCK_FULL;
+}
+
 /* Keys of blocks [block, last) that a tile needs. */
 static fa_range needed(const fa_worker *worker, const fa_worker_tile *tile, int64_t block,
                        int64_t last)
@@ -225,8 +230,8 @@ static fa_range needed(const fa_worker *worker, const fa_worker_tile *tile, int6
     const int64_t earliest = larger(worker->first_key, block * key_block);
     fa_range range = {larger(tile->span.begin, earliest),
                       smaller(smaller(tile->span.end, worker->key_end), last * key_block)};
-    const int skipped = tile->states && tile->states[block] == FA_BLOCK_SKIP;
-    if (skipped || range.begin >= range.end) return (fa_range){0, 0};
+    if (range.begin >= range.end || mask_of(worker, tile, block) == FA_BLOCK_SKIP)
+        return (fa_range){0, 0};
     if (worker->sequence.matrix) range.begin -= range.begin % FA_PANEL_ALIGN;
     return range;
 }
@@ -252,7 +257,7 @@ static fa_block block_of(fa_worker *worker, const fa_worker_tile *tile, int64_t 
                          fa_range range)
 {
     const int64_t skipped = range.begin - worker->first_row;
-    const int masked = tile->states && tile->states[block] == FA_BLOCK_PARTIAL;
+    const int masked = mask_of(worker, tile, block) == FA_BLOCK_PARTIAL;
     fa_block part = {.keys = (int)(range.end - range.begin)};
     part.k = worker->k_rows + skipped;
     part.v = worker->v_rows + skipped;
@@ -327,7 +332,7 @@ static int64_t last_alike(const fa_worker *worker, const fa_worker_tile *tile, i
     int64_t last = block + 1;
     if (!tile->states) return last;
     end = smaller((block / together + 1) * together, end);
-    while (last < end && tile->states[last] == tile->states[block]) ++last;
+    while (last < end && mask_of(worker, tile, last) == mask_of(worker, tile, block)) ++last;
     return last;
 }
 

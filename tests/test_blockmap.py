@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: MIT
+"""blockmap.c: which blocks of an explicit mask need work, whatever the mask is broadcast over."""
+
+import sys
+
+import cases
+import numpy as np
+import programs
+import pytest
+
+BATCH, HEADS, QUERIES, KEYS = 2, 4, 150, 330
+N = 2**18  # many
+SHAPES = [
+    (KEYS,),
+    (QUERIES, 1),
+    (QUERIES, KEYS),
+    (HEADS, 1, KEYS),
+    (HEADS, QUERIES, 1),
+    (HEADS, 1, 1),
+    (BATCH, 1, 1, KEYS),
+    (BATCH, 1, QUERIES, 1),
+    (BATCH, HEADS, QUERIES, KEYS),
+]
+SEEN = {
+    "all": {},
+    "causal": {"causal": True},
+    "window": {"window_size": (70, 3), "q_offset": np.array([180, 12])},
+    "lengths": {"kv_lengths": np.array([70, 301]), "kv_starts": np.array([3, 140])},
+    "causal_lengths": {"causal": True, "kv_lengths": np.array([KEYS, 160])},
+}
+
+
+def mask_of(shape, kind, rng):
+    """Blocks of 64 that allow everything, nothing, or some."""
+    shape = (1,) * (4 - len(shape)) + shape
+    coarse = rng.integers(0, 3, [*shape[:2], *(-(-size // 64) for size in shape[2:])])
+    coarse = coarse.repeat(64, 2).repeat(64, 3)[:, :, : shape[2], : shape[3]]
+    allowed = (coarse == 2) | ((coarse == 1) & (rng.random(shape) < 0.5))
+    return allowed if kind == "bool" else np.where(allowed, 0.0, -np.inf).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["bool", "float"])
+@pytest.mark.parametrize("seen", SEEN)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_broadcast(isa, shape, seen, kind, rng):
+    q, k, v = cases.tensors(
+        rng, np.float32, batch=BATCH, q_heads=HEADS, kv_heads=2, queries=QUERIES, keys=KEYS
+    )
+    options = {"attn_mask": mask_of(shape, kind, rng), **SEEN[seen]}
+    cases.check(cases.run(isa, q, k, v, **options), q, k, v, **options)
+
+
+@pytest.mark.no_sanitizer  # it needs more memory than is allowed here
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs RLIMIT_AS")
+@pytest.mark.parametrize(("shape", "rows"), [((N, 1), -2), ((2, 1, N), 0), ((2, N, 1), -1)])
+def test_memory_follows_the_mask(shape, rows):
+    """Not the table that it stands for, whose blocks alone are 45 megabytes here."""
+    result = programs.run(f"""
+        import resource
+        import numpy as np
+        import fastattn
+
+        x, mask = np.ones((2, {N}, 1), np.float32), np.ones({shape}, bool)
+        mask.flat[-1] = False
+        options = dict(window_size=(3, 0), attn_mask=mask, num_threads=1, out=x.copy())
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (24 << 20),) * 2)
+        print(fastattn.attention(x, x, x, **options).sum())
+    """)
+    assert float(result.stdout) == 2 * N + rows, result.stderr
