@@ -244,9 +244,13 @@ static void open_job(job *at)
     clear_the_way();
     atomic_store_explicit(&at->state, TAKEN | OPEN | at->seats * SEAT, memory_order_release);
     atomic_fetch_add(&opened, 1);
-    if (atomic_load(&sleepers) == 0) return;
+    const int asleep = atomic_load(&sleepers);
+    if (asleep == 0) return;
+    /* No more than there are seats: after one call of many threads, each of two would wake all. */
     pthread_mutex_lock(&mutex);
-    pthread_cond_broadcast(&wake);
+    if (at->seats >= asleep) pthread_cond_broadcast(&wake);
+    else
+        for (int n = 0; n < at->seats; ++n) pthread_cond_signal(&wake);
     pthread_mutex_unlock(&mutex);
 }
 

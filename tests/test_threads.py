@@ -134,6 +134,37 @@ def test_wrong_settings(value, error):
             function(value)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of threads")
+def test_a_call_wakes_no_more_helpers_than_it_has_seats_for():
+    """After one call of many threads each one of two would wake them all."""
+    result = programs.run("""
+        import os, time
+        import numpy as np
+        import fastattn
+
+        def sleeps():
+            total = 0
+            for task in set(os.listdir("/proc/self/task")) - before:
+                with open(f"/proc/self/task/{task}/status") as file:
+                    total += int(file.read().split("voluntary_ctxt_switches:")[1].split()[0])
+            return total
+
+        x = np.ones((1, 8, 64, 64), np.float32)
+        before = set(os.listdir("/proc/self/task"))
+        fastattn.attention(x.repeat(8, 1), x.repeat(8, 1), x.repeat(8, 1), num_threads=33)
+        time.sleep(0.2)
+        first = sleeps()
+        for _ in range(20):
+            fastattn.attention(x, x, x, num_threads=2)
+            time.sleep(0.005)
+        time.sleep(0.2)
+        print(len(os.listdir("/proc/self/task")) - len(before), sleeps() - first)
+    """)
+    helpers, woken = map(int, result.stdout.split())
+    assert helpers == 32
+    assert woken <= 20 * 4, result.stderr  # each waits once more, or for the lock
+
+
 def test_environment():
     show = "import fastattn; print(fastattn.get_num_threads())"
     assert programs.run(show, FASTATTN_NUM_THREADS="3").stdout.strip() == "3"
