@@ -292,7 +292,8 @@ static int processors(void)
 {
 #if defined(__linux__)
     cpu_set_t allowed;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return CPU_COUNT(&allowed);
+    /* Of the main thread: the answer holds for all, so not that of whoever asks first. */
+    if (sched_getaffinity(getpid(), sizeof allowed, &allowed) == 0) return CPU_COUNT(&allowed);
 #endif
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
     return online > 0 ? (int)online : 1;

@@ -165,6 +165,26 @@ def test_a_call_wakes_no_more_helpers_than_it_has_seats_for():
     assert woken <= 20 * 4, result.stderr  # each waits once more, or for the lock
 
 
+@pytest.mark.skipif(
+    sys.platform != "linux" or fastattn.get_num_threads() == 1, reason="needs two CPUs of Linux"
+)
+def test_default_is_not_that_of_the_thread_that_asks_first():
+    result = programs.run("""
+        import os, threading
+        import fastattn
+
+        def pinned():
+            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+            fastattn.get_num_threads()
+
+        thread = threading.Thread(target=pinned)
+        thread.start()
+        thread.join()
+        print(fastattn.get_num_threads())
+    """)
+    assert int(result.stdout) == fastattn.get_num_threads(), result.stderr
+
+
 def test_environment():
     show = "import fastattn; print(fastattn.get_num_threads())"
     assert programs.run(show, FASTATTN_NUM_THREADS="3").stdout.strip() == "3"
