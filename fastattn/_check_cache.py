@@ -10,6 +10,7 @@ from fastattn import _check_options as options
 
 # Half a unit above the greatest float32: from here on, rounding gives infinity.
 ROUNDS_TO_INFINITY = 2.0**128 - 2.0**103
+MOST_PAGES = 2**31  # that int32 can number
 
 
 def table(value, lead):
@@ -36,6 +37,7 @@ def used_pages(entries, pages, page, kv_begin, kv_end):
         How many pages there are, and how many keys each holds.
     kv_begin, kv_end : ndarray of int, (B,)
     """
+    pages = min(pages, MOST_PAGES)
     if entries.size and (entries.min() < 0 or entries.max() >= pages):
         first = np.arange(entries.shape[1]) * page
         used = np.maximum(first, kv_begin[:, None]) < np.minimum(first + page, kv_end[:, None])

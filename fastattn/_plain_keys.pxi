@@ -2,6 +2,7 @@
 # What goes with K and V in calls that need none of `_check`: which keys there are, in
 # which pages, and their scales. Part of _core.pyx; `_plain.pxi` has the calls.
 
+from libc.stdint cimport INT32_MAX
 from libc.string cimport memcpy
 
 
@@ -86,7 +87,7 @@ cdef cnp.ndarray plain_table(cnp.ndarray table, const fa_args *args, cnp.npy_int
             entry = (<int32_t *>cnp.PyArray_DATA(table))[index]
         else:
             entry = (<int64_t *>cnp.PyArray_DATA(table))[index]
-        if not 0 <= entry < args.pages:
+        if not 0 <= entry < args.pages or entry > INT32_MAX:
             if holds_keys(args, index // args.table_width, index % args.table_width):
                 return None
             entry = 0

@@ -14,6 +14,11 @@ def entry(row, column, value):
     return table
 
 
+def countless(pages):
+    """More pages than int32 can number, all of them the first one."""
+    return np.broadcast_to(pages[:1], (2**32 + 9, *pages.shape[1:]))
+
+
 # Arguments of `attention` that differ from a valid call with block_table: 2 sequences of 24 keys.
 PAGED = {"q": Q, "k": PAGES, "v": PAGES_V, "block_table": TABLE}
 PAGED_CASES = {
@@ -35,6 +40,10 @@ PAGED_CASES = {
                        "block_table: expected pages from 0 to 5, got 1099511627776 in row 0"),
     "page unsigned": ({"block_table": entry(0, 0, 0).astype(np.uint64) - np.uint64(1)}, ValueError,
                       "block_table: expected pages from 0 to 5, got 18446744073709551615 in row 0"),
+    "page beyond int32": ({"k": countless(PAGES), "v": countless(PAGES_V),
+                           "block_table": entry(0, 1, 2**31)}, ValueError,
+                          "block_table: expected pages from 0 to 2147483647, got 2147483648 in "
+                          "row 0, entry 1"),
     "page of the last key": ({"block_table": entry(1, 1, 6), "kv_lengths": [1, 9]}, ValueError,
                              "block_table: expected pages from 0 to 5, got 6 in row 1, entry 1"),
     "page of the first key": ({"block_table": entry(1, 0, 6), "kv_starts": [0, 7]}, ValueError,
@@ -183,6 +192,10 @@ VARLEN_PAGED_CASES = {
               "block_table: expected shape (3, blocks), got shape (1, 2)"),
     "page": ({"block_table": np.array([[0, 1], [2, 3], [4, 6]])}, ValueError,
              "block_table: expected pages from 0 to 5, got 6 in row 2, entry 1"),
+    "page beyond int32": ({"k": countless(zeros(1, 8, 2, 64)), "v": countless(zeros(1, 8, 2, 48)),
+                           "block_table": np.array([[0, 1], [2, 3], [2**32 + 3, 5]])}, ValueError,
+                          "block_table: expected pages from 0 to 2147483647, got 4294967299 in "
+                          "row 2, entry 0"),
     "k_scale": ({"k_scale": zeros(2, 12)}, ValueError,
                 "k_scale: expected a number or shape (2,) or (6, 2, 8), got shape (2, 12)"),
 }  # fmt: skip

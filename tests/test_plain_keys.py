@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from error_cases import misaligned, swapped_bytes
+from error_cases_cache import countless
 from hypothesis import given
 from test_plain_calls import DTYPES, SETTINGS, Array, check, generally, plainly, scales, views
 
@@ -126,6 +127,16 @@ def test_unusual_tables_are_left(rng):
     assert plainly(*arrays, block_table=wrong, kv_lengths=[9, 12]) is None
     assert plainly(*arrays, block_table=wrong, kv_lengths=[8, 12]) is not None
     assert plainly(*arrays, block_table=wrong[:, ::-1].copy(), kv_starts=[3, 0]) is None
+
+
+def test_pages_up_to_int32(rng):
+    q, *kv = tensors(rng)
+    k, v = map(countless, kv)
+    check(q, k, v, block_table=np.where(TABLE == 1, 2**31 - 1, TABLE))
+    for beyond in np.int64([2**31, 2**32 + 3]):
+        table = np.where(TABLE == 1, beyond, TABLE)
+        assert plainly(q, k, v, block_table=table) is None, beyond
+        check(q, k, v, block_table=table, kv_lengths=[12, 8])
 
 
 def test_unusual_tensors_are_left(rng):
