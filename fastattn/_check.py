@@ -34,6 +34,10 @@ __all__ = [
     "weights_problem",
 ]
 
+# Positions of batches up to here are kept for later calls: that spares small calls time, while
+# those of large ones would only hold memory as long as the process lives.
+MOST_KEPT = 4096
+
 
 def problem(
     q, k, v, *, attn_mask=None, causal=False, window_size=None, scale=None, softcap=0.0,
@@ -206,7 +210,9 @@ def _set_keys(p, lead, attn_mask, block_table, q_offset, kv_lengths, kv_starts):
 def _set_positions(p, lead, keys, q_offset, kv_lengths, kv_starts):
     """Set the range of keys and the position of query 0 for each batch entry."""
     queries = p.q.shape[-2]
-    p.q_offset, p.kv_begin, p.kv_end = _default_positions(math.prod(lead), queries, keys)
+    batch = math.prod(lead)
+    positions = _kept_positions if batch <= MOST_KEPT else _default_positions
+    p.q_offset, p.kv_begin, p.kv_end = positions(batch, queries, keys)
     if kv_starts is not None:
         p.kv_begin = options.per_batch("kv_starts", kv_starts, lead, 0, keys)
     if kv_lengths is not None:
@@ -217,13 +223,15 @@ def _set_positions(p, lead, keys, q_offset, kv_lengths, kv_starts):
         p.q_offset = options.per_batch("q_offset", q_offset, lead, -most, most)
 
 
-@functools.lru_cache(maxsize=16)
 def _default_positions(batch, queries, keys):
-    """Return q_offset, kv_begin, kv_end where nobody gave any: read-only, shared between calls."""
+    """Return q_offset, kv_begin, kv_end where nobody gave any: read-only, as calls share them."""
     positions = np.empty((3, batch), np.int64)
     positions[:] = [[keys - queries], [0], [keys]]
     positions.flags.writeable = False
     return tuple(positions)
+
+
+_kept_positions = functools.lru_cache(maxsize=16)(_default_positions)
 
 
 def _count_lead_as_one(p):

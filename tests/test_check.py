@@ -2,6 +2,7 @@
 """What validation makes of a valid call: views in logical order and normalised options."""
 
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -89,6 +90,17 @@ def test_lengths_are_copies():
     lengths = np.array([20, 4])
     p = _check.problem(Q, K, V, kv_lengths=lengths)
     assert not np.shares_memory(p.kv_end, lengths)
+
+
+def test_positions_of_small_batches_alone_are_kept():
+    """Those of a million sequences would take memory until the process ends."""
+    assert _check.problem(Q, K, V).kv_end is _check.problem(Q, K, V).kv_end
+    many = zeros(5000, 1, 1, 1)
+    p = _check.problem(many, many, many, causal=True)
+    assert p.kv_begin.shape == p.q_offset.shape == (5000,) and set(p.kv_end.tolist()) == {1}
+    positions = [weakref.ref(each) for each in (p.q_offset, p.kv_begin, p.kv_end)]
+    del p
+    assert all(each() is None for each in positions)
 
 
 @pytest.mark.parametrize("rank", range(6))
