@@ -86,12 +86,14 @@ def _cgroup_quota(root=Path("/sys/fs/cgroup"), membership=Path("/proc/self/cgrou
     """Whole CPUs that cgroup v2 or v1 grants this process, or None without a limit."""
     limits = []
     for line in _lines(membership):
+        if line.count(":") < 2:
+            continue
         _, controllers, path = line.split(":", 2)
         if not controllers:
             limits += _limits(root, path, "cpu.max")
         elif "cpu" in controllers.split(","):
             limits += _limits(root / "cpu", path, "cpu.cfs_quota_us")
-    return max(1, int(min(limits))) if limits else None
+    return max(1, min(limits)) if limits else None
 
 
 def _limits(root, path, name):
@@ -102,18 +104,28 @@ def _limits(root, path, name):
         words = " ".join(_lines(directory / name)).split()
         if name == "cpu.cfs_quota_us":
             words += " ".join(_lines(directory / "cpu.cfs_period_us")).split()
-        if len(words) == 2 and words[0].isdigit() and words[1].isdigit():
-            limits.append(int(words[0]) / int(words[1]))
+        quota, period = map(_whole, words) if len(words) == 2 else (None, None)
+        if quota and period:
+            limits.append(quota // period)
         if directory == root:
             break
     return limits
 
 
 def _lines(path):
+    """Lines of a file, where names of groups may be any bytes; none if it cannot be read."""
     try:
-        return path.read_text().splitlines()
-    except OSError:
+        return os.fsdecode(path.read_bytes()).split("\n")
+    except (OSError, ValueError):  # the latter for a path with a null character
         return []
+
+
+def _whole(text):
+    """The whole number that a text is, or None."""
+    try:
+        return int(text) if text.isdecimal() else None
+    except ValueError:  # Python reads no more than thousands of digits
+        return None
 
 
 def _initialise():

@@ -218,6 +218,24 @@ def test_cgroup_quota(tmp_path):
     assert threads._cgroup_quota(tmp_path / "v1", member) is None
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs names of files of any bytes")
+def test_cgroup_quota_that_cannot_be_read_is_none(tmp_path):
+    from fastattn import threads
+
+    member, quota = tmp_path / "cgroup", tmp_path / "cpu.max"
+    quota.write_text("200000 100000\n")
+    for odd in b"0::/\xff\n", b"odd\n\n0::/\n", b"0::/\xe2\x80\xa8\n", b"\xff:\n0::/:\n", b"0::/\0":
+        member.write_bytes(odd)
+        assert threads._cgroup_quota(tmp_path, member) == 2, odd
+    for odd in b"\xff", b"0:/", b"":
+        member.write_bytes(odd)
+        assert threads._cgroup_quota(tmp_path, member) is None, odd
+    member.write_bytes(b"0::/\n")
+    for text in "² 100000", "200000 0", "\udcff 100000", f"{'9' * 5000} 100000", "200000":
+        quota.write_text(text, "utf-8", "surrogateescape")
+        assert threads._cgroup_quota(tmp_path, member) is None, text
+
+
 @pytest.mark.no_sanitizer
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_fork():
