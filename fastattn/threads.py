@@ -135,11 +135,12 @@ def _initialise():
     text = os.environ.get("FASTATTN_NUM_THREADS")
     if not text:
         return
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_THREADS:
+    threads = _whole(text)
+    if threads is None or not 1 <= threads <= MOST_THREADS:
         raise ImportError(
             f"FASTATTN_NUM_THREADS: expected an integer from 1 to {MOST_THREADS}, got {text!r}"
         )
-    _environment = int(text)
+    _environment = threads
 
 
 def _register():

@@ -191,7 +191,7 @@ def test_environment():
     assert programs.run(show, OMP_NUM_THREADS="1").stdout.strip() == "1"
     again = "import fastattn; fastattn.set_num_threads(5); fastattn.set_num_threads(None); "
     assert programs.run(again + show, FASTATTN_NUM_THREADS="3").stdout.strip() == "3"
-    for value in ("many", "0", "²", "4294967297"):
+    for value in ("many", "0", "²", "4294967297", "9" * 5000):
         wrong = programs.run(show, FASTATTN_NUM_THREADS=value)
         assert wrong.returncode and "FASTATTN_NUM_THREADS: expected an integer" in wrong.stderr
 
