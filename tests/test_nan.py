@@ -59,6 +59,21 @@ def test_containment(isa, dtype, name, which, bad, rng):
             np.testing.assert_array_equal(np.isnan(out), seen)
 
 
+@pytest.mark.parametrize("bad", BAD, ids=str)
+@pytest.mark.parametrize("queries", [1, 5, 90])
+@pytest.mark.parametrize("name", FORBIDDING)
+def test_weights_of_forbidden_keys_are_0(isa, dtype, name, queries, bad, rng):
+    """In rows that are NaN as well, whatever the other rows of the tile see."""
+    q, k, _ = cases.tensors(rng, dtype, q_heads=1, queries=queries, keys=140, depth=10)
+    options = options_for(name, rng, dtype, queries, 140)
+    k[0, 0, [0, 70, 90], 3] = bad
+    with fastattn.use_isa(isa):
+        weights = fastattn.attention_weights(q, k, **options)
+    expected = reference.attention_weights(q, k, **options)
+    np.testing.assert_array_equal(np.isnan(weights), np.isnan(expected))
+    assert (weights[expected == 0] == 0).all()
+
+
 @pytest.mark.parametrize("queries", [1, 5, 90])
 @pytest.mark.parametrize("name", ["none", *FORBIDDING])
 def test_allowed_key_of_no_weight(isa, dtype, name, queries, rng):
