@@ -6,6 +6,7 @@ import os
 
 from fastattn import _core
 from fastattn._context import holding
+from fastattn._environment import refused
 
 # The name as the binding takes it.
 _active: contextvars.ContextVar[bytes] = contextvars.ContextVar("fastattn_isa")
@@ -71,7 +72,7 @@ def _initial():
     """The default, from ``FASTATTN_ISA`` or the machine; a silent fallback would mislead."""
     name = os.environ.get("FASTATTN_ISA")
     if name:
-        _require(name, "FASTATTN_ISA", ImportError)
+        _require(name, "FASTATTN_ISA", refused)
     return _core.default_isa().encode()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from fastattn import _core
 from fastattn._check_options import MOST_THREADS, thread_count
 from fastattn._context import holding
+from fastattn._environment import refused
 
 _context = contextvars.ContextVar("fastattn_threads", default=None)
 _setting = None  # set_num_threads
@@ -137,7 +138,7 @@ def _initialise():
         return
     threads = _whole(text)
     if threads is None or not 1 <= threads <= MOST_THREADS:
-        raise ImportError(
+        raise refused(
             f"FASTATTN_NUM_THREADS: expected an integer from 1 to {MOST_THREADS}, got {text!r}"
         )
     _environment = threads

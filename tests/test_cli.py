@@ -43,6 +43,21 @@ def test_module_runs_as_a_program():
     assert json.loads(done.stdout)["isas"]["scalar"] == "available"
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("FASTATTN_ISA", "mmx", "one of scalar"),
+        ("FASTATTN_NUM_THREADS", "two", "an integer from 1 to"),
+    ],
+)
+@pytest.mark.parametrize("command", [["-m", "fastattn", "info"], ["-Bmfastattn"]], ids=str)
+def test_a_variable_that_cannot_be_used_is_one_line(command, variable, value, expected):
+    done = programs.python(*command, **{variable: value})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"python -m fastattn: error: {variable}: expected {expected}")
+    assert f"got {value!r}" in done.stderr and done.stderr.count("\n") == 1
+
+
 def test_importing_the_package_imports_no_more_than_it_needs():
     code = (
         "import sys, fastattn; "

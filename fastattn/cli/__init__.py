@@ -165,7 +165,7 @@ def main(arguments=None):
             sys.stdout.flush()  # at exit nobody could say in one line why that fails
         return code
     except UsageError as error:
-        _complain(f"{name}: error: {error}")
+        complain(f"{name}: error: {error}")
         return 2
     except BrokenPipeError:  # the reader, such as head, has seen enough
         if sys.stderr is not None:
@@ -175,10 +175,10 @@ def main(arguments=None):
         with contextlib.suppress(OSError, AttributeError):
             sys.stdout.close()  # what is left in it would fail again at exit
         place = error.filename or "standard output"
-        _complain(f"{name}: error: {place}: {error.strerror or error}")
+        complain(f"{name}: error: {place}: {error.strerror or error}")
         return 2
     except KeyboardInterrupt:
-        _complain("interrupted")
+        complain("interrupted")
         return 130
 
 
@@ -189,7 +189,8 @@ def _take_any_text():
             stream.reconfigure(errors="replace")
 
 
-def _complain(text):
+def complain(text):
+    """Print on the error stream, if there is one."""
     if sys.stderr is not None:  # print would take standard output instead
         print(text, file=sys.stderr)
 
