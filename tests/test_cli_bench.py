@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: MIT
 """The command ``bench``: its files, an earlier run beside it, what fails within it."""
 
+import itertools
 import json
 
 import pytest
+from fake_peers import Exact, measured
 
 import fastattn
 from fastattn import cli
 from fastattn.cli import bench
-from fastattn.measure import runner
+from fastattn.measure import peers, runner, table
 
 
 def test_bench_one_shape(tmp_path, capsys):
@@ -97,6 +99,34 @@ def test_bench_plots(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "threads 1: torch: no\n8 pictures in" in printed
     assert "Read bandwidth" in printed
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_a_library_that_raises_while_it_is_timed_fails_alone(rounds):
+    rates = []
+
+    class Late(Exact):
+        name = "late"
+
+        def prepare(self, problem, inputs):
+            right, checked = super().prepare(problem, inputs).call, itertools.count()
+
+            def call():
+                if next(checked) and len(rates) >= rounds:
+                    raise RuntimeError("no memory\nwith a long story")
+                return right()
+
+            return peers.Prepared(call)
+
+    row = measured(Exact, Late, meters={"peak": lambda: rates.append(0) or 1e9})
+    assert row.measured and row.failed and row.peers == []
+    assert [len(row.run.timings["exact"].samples), *map(len, row.run.rates.values())] == [3, 3]
+    assert any("late: RuntimeError: no memory" in line for line in table.summary([row]))
+    assert table.details([row])[1][1][1:3] == ["late", "wrong: RuntimeError: no memory"]
+    rates.clear()
+    alone = measured(Late, meters={"peak": lambda: rates.append(0) or 1e9})
+    assert not alone.measured and alone.run is None
+    assert table.cells([alone])[1][0][1] == "wrong"
 
 
 def test_only_ml_dtypes_is_the_fault_of_the_type(monkeypatch, capsys):

@@ -36,6 +36,10 @@ class Entry:
     note: str = ""
     failed: bool = False
 
+    def fail(self, error):
+        """Note the exception for which there is no figure."""
+        self.failed, self.note = True, reason(error)
+
 
 @dataclasses.dataclass
 class Row:
@@ -170,19 +174,23 @@ def measure(problem, contestants, *, meters=None, seconds=2.0, rounds=None, prog
             prepared = peer.prepare(problem, inputs)
             entry.error = checking.check(prepared, problem, inputs, expected)
         except Exception as error:  # a library may raise anything; the row says so
-            entry.failed = True
-            entry.note = reason(error)
+            entry.fail(error)
         else:
             ready[peer.name] = prepared
     meters = meters or {}
     row = Row(problem, entries, arithmetic=getattr(meters.get(PEAK), "name", "FMA"))
     if ready:
         calls = {name: prepared.call for name, prepared in ready.items()}
-        row.run = timing.interleave(
-            calls, meters=meters, seconds=seconds, rounds=rounds, progress=progress
-        )
-        for name in ready:
-            entries[name].timing = row.run.timings[name]
+        failures = {}
+        run = timing.interleave(
+            calls, meters=meters, seconds=seconds, rounds=rounds, progress=progress,
+            failures=failures,
+        )  # fmt: skip
+        for name, raised in failures.items():
+            entries[name].fail(raised)
+        for name, timed in run.timings.items():
+            entries[name].timing = timed
+        row.run = run if run.timings else None
     return row
 
 

@@ -6,6 +6,7 @@ against a round, so they hit all callables alike, and a ratio is the median of t
 rounds. Nothing may be compared across two runs.
 """
 
+import contextlib
 import dataclasses
 import os
 import statistics
@@ -154,7 +155,9 @@ def geomean(values):
     return statistics.geometric_mean(values) if values else float("nan")
 
 
-def interleave(callables, *, meters=None, seconds=2.0, rounds=None, settle=None, progress=None):
+def interleave(
+    callables, *, meters=None, seconds=2.0, rounds=None, settle=None, progress=None, failures=None
+):
     """Time `callables` in interleaved rounds.
 
     Parameters
@@ -173,6 +176,9 @@ def interleave(callables, *, meters=None, seconds=2.0, rounds=None, settle=None,
         to use.
     progress : callable, optional
         Called as ``progress(done, total)`` after every round.
+    failures : dict, optional
+        Gets the exception of each callable that raises, which is left out from then on and has no
+        `Timing`. Without it the exception ends the run.
 
     Returns
     -------
@@ -181,26 +187,43 @@ def interleave(callables, *, meters=None, seconds=2.0, rounds=None, settle=None,
     meters = meters or {}
     if settle is None:
         settle = SETTLE_SECONDS if len(callables) > 1 else ALONE_SECONDS
-    samplers = {name: _Sampler(call) for name, call in callables.items()}
+    samplers = {}
+    for name, call in callables.items():
+        with _noting(failures, name):
+            samplers[name] = _Sampler(call)
     if rounds is None:
         cost = sum(sampler.cost for sampler in samplers.values())
         cost += sum(_elapsed(meter) for meter in meters.values())
         cost += settle * (len(samplers) + len(meters))
         rounds = int(min(max(seconds / max(cost, 1e-9), MIN_ROUNDS), MAX_ROUNDS))
-    samples = {name: np.empty(rounds) for name in callables}
+    samples = {name: np.empty(rounds) for name in samplers}
     rates = {name: np.empty(rounds) for name in meters}
     others = _Others()
     for index in range(rounds):
-        for name in _order([*callables, *meters], index):
+        for name in _order([*samples, *meters], index):
             time.sleep(settle)
             if name in meters:
                 rates[name][index] = meters[name]()
-            else:
+                continue
+            with _noting(failures, name):
                 samples[name][index] = samplers[name].sample()
+        if failures:
+            samples = {name: each for name, each in samples.items() if name not in failures}
         if progress is not None:
             progress(index + 1, rounds)
-    timings = {name: Timing(samples[name], samplers[name].calls) for name in callables}
+    timings = {name: Timing(each, samplers[name].calls) for name, each in samples.items()}
     return Run(timings, rates, others.share())
+
+
+@contextlib.contextmanager
+def _noting(failures, name):
+    """Put what a ``with`` block raises into `failures` under that name, unless that is None."""
+    try:
+        yield
+    except Exception as error:  # a library may raise anything
+        if failures is None:
+            raise
+        failures[name] = error
 
 
 class _Sampler:
