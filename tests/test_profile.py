@@ -158,6 +158,14 @@ def test_a_full_disk_is_no_traceback(monkeypatch, capsys):
     assert capsys.readouterr().err.endswith("error: /dev/full: No space left on device\n")
 
 
+def test_a_shape_that_does_not_fit_into_memory(monkeypatch, capsys):
+    monkeypatch.setattr(profile, "library", lambda: "a core")
+    assert cli.main(["profile", "--shape", "1,1,1,9999999999999,1,8"]) == 2
+    error = capsys.readouterr().err
+    assert "--shape: expected what fits into memory, got 1,1,1,9999999999999,1,8: Un" in error
+    assert error.count("\n") == 1
+
+
 def test_plot_without_an_ending(monkeypatch, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(profile, "library", lambda: "a core")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """``bench``: time and share of the machine's limits, side by side with what else is installed."""
 
+import contextlib
 import csv
 import json
 from pathlib import Path
@@ -132,21 +133,34 @@ def _measure(options, chosen, threads):
             progress=lambda problem, fraction: update(fraction, problem.name),
         )
         try:
-            for row in measured:
-                rows.append(row)  # one by one: an interruption must not take the others along
+            with problem_errors(options):
+                for row in measured:
+                    rows.append(row)  # one by one: an interruption must not take the others along
         except KeyboardInterrupt:
             if not rows:
                 raise
             return rows, True
         except ValueError as error:  # the name of a peer; what libraries raise is in the rows
             raise UsageError(error) from None
-        except ModuleNotFoundError as error:
-            if error.name != "ml_dtypes":
-                raise
-            raise UsageError(f"--dtype {options.dtype} needs {error.name}") from None
-        except MemoryError as error:
-            raise UsageError(f"the problem is too large: {error}") from None
     return rows, False
+
+
+@contextlib.contextmanager
+def problem_errors(options):
+    """Raise UsageError for a problem whose arrays there cannot be, in a ``with`` block."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "ml_dtypes":
+            raise
+        raise UsageError(
+            f"--dtype {options.dtype} needs ml_dtypes: pip install ml_dtypes"
+        ) from None
+    except MemoryError as error:
+        name = "suite" if options.shape is None else "shape"
+        raise UsageError(
+            f"--{name}: expected what fits into memory, got {getattr(options, name)}: {error}"
+        ) from None
 
 
 def _problems(options):
@@ -174,10 +188,12 @@ def one_problem(text, dtype, causal):
     from fastattn.measure import problems
 
     names = ("B", "Hq", "Hkv", "Sq", "Sk", "D")
-    words = text.split(",")
-    if len(words) != len(names) or not all(word.strip().isdecimal() for word in words):
-        raise UsageError(f"--shape: expected {','.join(names)}, got {text!r}")
-    sizes = dict(zip(names, map(int, words), strict=True))
+    try:
+        sizes = dict(zip(names, map(int, text.split(",")), strict=True))
+    except ValueError:
+        raise UsageError(f"--shape: expected {','.join(names)}, got {text!r}") from None
+    if min(sizes.values()) < 1:  # a Problem takes 0 for the default
+        raise UsageError(f"--shape: expected sizes of at least 1, got {text}")
     kinds = {"dtype": "float32", "kv_dtype": "int8"} if dtype == "int8" else {"dtype": dtype}
     try:
         return problems.Problem(**sizes, **kinds, causal=causal)

@@ -12,7 +12,7 @@ from fastattn.cli import (
     file_errors,
     threads_of,
 )
-from fastattn.cli.bench import DTYPES, one_problem
+from fastattn.cli.bench import DTYPES, one_problem, problem_errors
 
 
 def add(subparsers):
@@ -51,8 +51,9 @@ def run(options):
     core = profile.library()
     if core is None:
         raise UsageError(f"this build has no timestamps; {profile.BUILD}")
-    call = peers.Fastattn(threads, options.isa).prepare(problem, problem.inputs()).call
-    trace = profile.record(core, call, threads)
+    with problem_errors(options):
+        call = peers.Fastattn(threads, options.isa).prepare(problem, problem.inputs()).call
+        trace = profile.record(core, call, threads)
     isa = options.isa or fastattn.isa()
     title = f"{problem.label} {problem.dtype}, {isa}: {table.seconds_text(trace.seconds)}"
     table.show(*profile.cells(trace), title=title)

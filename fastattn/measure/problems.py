@@ -8,6 +8,7 @@ import numpy as np
 from fastattn.measure import inputs as arrays
 
 MASKS = ("none", "blocks", "random", "float")
+MOST_NUMBERS = 2**60 - 1  # of an array: NumPy counts its bytes in 64 bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +75,9 @@ class Problem:
             raise ValueError(f"mask: expected one of {', '.join(MASKS)}, got {self.mask!r}")
         if min(self.B, self.Hq, self.Hkv, self.Sq, self.Sk, self.D, self.Dv) < 1:
             raise ValueError(f"shape: expected sizes of at least 1, got {self.shape}")
+        largest = self.B * max(self.Hq * self.Sq, self.Hkv * self.Sk) * max(self.D, self.Dv)
+        if largest > MOST_NUMBERS:
+            raise ValueError(f"shape: expected arrays of less than 2^60 numbers, got {self.shape}")
         if self.Hq % self.Hkv:
             raise ValueError(f"shape: Hq is no multiple of Hkv in {self.shape}")
         if self.packed and (self.B > 1 or self.padded or self.mask != "none"):
