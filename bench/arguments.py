@@ -3,17 +3,19 @@
 
 import argparse
 import contextlib
+import math
 
 from fastattn import cli
 
 
-def at_least(least):
-    """Return a type for `argparse`: a whole number that is not below `least`."""
+def at_least(least, most=math.inf):
+    """Return a type for `argparse`: a whole number, neither below `least` nor above `most`."""
+    expected = f"at least {least}" if most == math.inf else f"{least} to {most}"
 
     def number(text):
         value = int(text)
-        if value < least:
-            raise argparse.ArgumentTypeError(f"expected at least {least}, got {value}")
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {value}")
         return value
 
     return number

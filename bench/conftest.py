@@ -10,6 +10,7 @@ import pytest
 from arguments import at_least
 
 import fastattn
+from fastattn import cli
 from fastattn.measure import limits
 
 
@@ -17,7 +18,7 @@ def pytest_addoption(parser):
     """Add --threads."""
     parser.addoption(
         "--threads",
-        type=at_least(1),
+        type=at_least(1, cli.MOST_THREADS),
         default=fastattn.get_num_threads(),
         help="threads of every bench",
     )

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The scripts in bench/: what fails within a report, and arguments that cannot be."""
 
+import argparse
 import contextlib
-import importlib
+import importlib.util
 import io
 import json
 import subprocess
@@ -117,6 +118,20 @@ def test_bad_arguments(name, arguments, message, script, monkeypatch, capsys):
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.out == ""  # nothing was measured
+
+
+@pytest.mark.parametrize("threads", ["0", "99999999999"])
+def test_threads_that_the_benches_cannot_have(threads, script, capsys):
+    script("arguments")  # the conftest of the scripts, which is not the one of the tests, needs it
+    spec = importlib.util.spec_from_file_location("bench_conftest", BENCH / "conftest.py")
+    conftest = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(conftest)
+    parser = argparse.ArgumentParser()
+    parser.addoption = parser.add_argument
+    conftest.pytest_addoption(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--threads", threads])
+    assert f"--threads: expected 1 to 1024, got {threads}\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,12 @@ def test_the_causal_variant_has_keys_for_every_query(shape, variants):
     assert [problem.causal for problem in bench._problems(options)] == variants
 
 
+def test_the_default_of_threads_may_be_too_large(capsys):
+    with fastattn.num_threads(1025):
+        assert cli.main(["bench", "--seconds", "0"]) == 2
+    assert "--threads: expected 1 to 1024, got 1025\n" in capsys.readouterr().err
+
+
 def test_bench_compares_with_an_earlier_run(tmp_path, capsys):
     figures, lines = tmp_path / "x.json", tmp_path / "x.csv"
     arguments = ["bench", "--shape", "1,4,2,1,16,8", "--peers", "none", "--seconds", "0.01"]

@@ -105,9 +105,7 @@ def threads_of(options):
     """
     import fastattn
 
-    count = options.threads
-    if count is None:
-        return fastattn.get_num_threads()
+    count = fastattn.get_num_threads() if options.threads is None else options.threads
     if not 1 <= count <= MOST_THREADS:
         raise UsageError(f"--threads: expected 1 to {MOST_THREADS}, got {count}")
     return count
