@@ -245,7 +245,7 @@ CASES = {
     ),
     "caches": (
         lambda: layers.Decoder([decoder_layer()])(X, caches=[3]), TypeError,
-        "cache: expected one like fastattn.KVCache, got int",
+        r"^caches\[0\]: expected one like fastattn.KVCache, got int",
     ),
     "cache of another layout": (
         lambda: attention()(X, cache=fastattn.KVCache(2, 2, 4, capacity=8, layout="bshd")),

@@ -308,5 +308,23 @@ def test_bad_input(tmp_path):
         model(np.zeros((2, 3), int), lengths=[3, 4], last_only=True)
     with pytest.raises(ValueError, match=r"ids: expected shape \(batch, tokens\), got \(3,\)"):
         model(np.zeros(3, int))
-    with pytest.raises(ValueError, match="caches: expected 2, one for each layer, got 1"):
-        model(np.zeros((1, 3), int), caches=model.new_caches(1, 5)[:1])
+
+
+def test_bad_caches(tmp_path):
+    saved(tmp_path)
+    model = load_llama(tmp_path)
+    first, second = model.new_caches(1, 5)
+    for caches, error, message in (
+        (first, TypeError, "caches: expected a sequence, got fastattn.caches.dense.KVCache"),
+        ([], ValueError, "caches: expected 2, one for each layer, got 0"),
+        ([first], ValueError, "caches: expected 2, one for each layer, got 1"),
+        ([None, second], TypeError, r"caches\[0\]: expected one like fastattn.KVCache, got None"),
+        ([first, 3], TypeError, r"caches\[1\]: expected one like fastattn.KVCache, got int"),
+    ):
+        for call in (
+            lambda caches: model(np.zeros((1, 3), int), caches=caches),
+            lambda caches: model.generate([1], max_new_tokens=1, caches=caches),
+            lambda caches: model.stream([1], max_new_tokens=1, caches=caches),
+        ):
+            with pytest.raises(error, match=f"^{message}"):
+                call(caches)

@@ -2,7 +2,7 @@
 """What the layers need of a cache of keys and values: `fastattn.KVCache` has it."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,11 +35,23 @@ class Cache(Protocol):
         """Forget all but the first lengths[b] tokens of each sequence."""
 
 
-def check_cache(cache: Any) -> None:
+def check_cache(cache: Any, name: str = "cache") -> None:
     """Refuse what is no `Cache`: a `fastattn.PagedKVCache`, say, whose `lengths` asks for ids."""
     if not isinstance(getattr(cache, "lengths", None), np.ndarray):
         found = options.described(cache)
-        raise TypeError(f"cache: expected one like fastattn.KVCache, got {found}")
+        raise TypeError(f"{name}: expected one like fastattn.KVCache, got {found}")
+
+
+def check_caches(caches: Any, count: int) -> None:
+    """Refuse what is no sequence of a `Cache` for each of `count` layers, nor None."""
+    if caches is None:
+        return
+    if not isinstance(caches, Sequence):
+        raise TypeError(f"caches: expected a sequence, got {options.described(caches)}")
+    if len(caches) != count:
+        raise ValueError(f"caches: expected {count}, one for each layer, got {len(caches)}")
+    for index, cache in enumerate(caches):
+        check_cache(cache, f"caches[{index}]")
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from fastattn.caches import KVCache
 from fastattn.caches.base import DType
 from fastattn.layers import _check
 from fastattn.layers._repr import short_repr
-from fastattn.layers.cache import Cache, restored_on_error
+from fastattn.layers.cache import Cache, check_caches, restored_on_error
 from fastattn.layers.feed_forward import FeedForward
 from fastattn.layers.multi_head import MultiHeadAttention
 from fastattn.layers.residual import Transform, residual
@@ -244,12 +244,10 @@ class Decoder:
         """
         if isinstance(memory, tuple):  # (k, v) is what a single layer takes
             raise TypeError("memory: expected an array or a list of (k, v), got tuple")
-        if caches is not None and not isinstance(caches, Sequence):
-            raise TypeError(f"caches: expected a sequence, got {options.described(caches)}")
         count = len(self.layers)
-        for name, given in ("caches", caches), ("memory", memory):
-            if isinstance(given, list | tuple) and len(given) != count:
-                raise ValueError(f"{name}: expected {count}, one for each layer, got {len(given)}")
+        check_caches(caches, count)
+        if isinstance(memory, list) and len(memory) != count:
+            raise ValueError(f"memory: expected {count}, one for each layer, got {len(memory)}")
         patterns = []
         with restored_on_error(caches or ()):
             for index, layer in enumerate(self.layers):

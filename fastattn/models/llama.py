@@ -13,7 +13,7 @@ from fastattn.caches.base import DType
 from fastattn.layers import _check
 from fastattn.layers._repr import short_repr
 from fastattn.layers.batching import Ids, sequences
-from fastattn.layers.cache import Cache, restored_on_error
+from fastattn.layers.cache import Cache, check_caches, restored_on_error
 from fastattn.layers.decoder import Decoder
 from fastattn.layers.decoding import choice, collected, decode
 from fastattn.layers.embedding import Embedding
@@ -97,6 +97,7 @@ class Llama:
         -------
         ndarray, (batch, tokens, vocabulary), or (batch, vocabulary) with `last_only`
         """
+        check_caches(caches, len(self.decoder.layers))
         x = self.embedding(ids)
         if x.ndim != 3:
             raise ValueError(f"ids: expected shape (batch, tokens), got {x.shape[:-1]}")
@@ -192,6 +193,7 @@ class Llama:
         )
 
     def _stream(self, rows, choose, max_new_tokens, stop_ids, caches):
+        check_caches(caches, len(self.decoder.layers))
         options.integer("max_new_tokens", max_new_tokens, 0)
         stop_ids = _check.stop_ids(self.stop_ids if stop_ids is None else stop_ids)
         for row in rows:
