@@ -49,8 +49,6 @@ _LAZY = (
     "reference", "torch", "transformers",
 )  # fmt: skip
 
-_OPTIONAL = ("jax", "jaxlib", "torch", "transformers")  # libraries that some of them need
-
 
 def __getattr__(name):
     """Parts that not every program needs, imported when first used."""
@@ -64,12 +62,13 @@ def __getattr__(name):
         try:
             return importlib.import_module(f"fastattn.{name}")
         except ModuleNotFoundError as error:
-            if error.name not in _OPTIONAL:
+            from fastattn._extras import LIBRARIES
+
+            if error.name not in LIBRARIES:
                 raise
             # What hasattr, help and inspect understand.
-            raise AttributeError(
-                f"module 'fastattn' has no attribute {name!r} here: {error.name} is not installed"
-            ) from error
+            message = f"module 'fastattn' has no attribute {name!r} here: {error}"
+            raise AttributeError(message) from error
     raise AttributeError(f"module 'fastattn' has no attribute {name!r}")
 
 

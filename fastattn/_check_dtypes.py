@@ -8,6 +8,8 @@ import importlib
 
 import numpy as np
 
+from fastattn._extras import needed
+
 FLOAT32 = np.dtype(np.float32)
 FLOAT64 = np.dtype(np.float64)
 BOOL = np.dtype(np.bool_)
@@ -43,7 +45,8 @@ def named(dtype, accepted):
     """
     found = dtype
     if isinstance(dtype, str) and dtype in WIDTHS and not hasattr(np, dtype):
-        found = getattr(importlib.import_module("ml_dtypes"), dtype)
+        with needed(f"dtype {dtype!r}"):
+            found = getattr(importlib.import_module("ml_dtypes"), dtype)
     try:
         found = np.dtype(found)
         name = "None" if dtype is None else dtype_name(found)  # NumPy takes None for float64

@@ -8,15 +8,18 @@ compiled against jaxlib, and Python is not involved when a compiled function run
 import ctypes
 import functools
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as options
 from fastattn import _core
+from fastattn._extras import needed
 from fastattn.isa import isa
 from fastattn.threads import get_num_threads
+
+with needed("fastattn.jax", "jax"):
+    import jax
+    import jax.numpy as jnp
 
 _TARGET = "fastattn_attention"
 _HAS_MASK, _HAS_QUERY_LENGTHS, _HAS_KEY_LENGTHS = 1, 2, 4  # as in xla_attention.c

@@ -12,6 +12,7 @@ import numpy as np
 from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as options
 from fastattn import reference
+from fastattn._extras import needed
 from fastattn.attention import attention as _attention
 from fastattn.attention import attention_weights
 
@@ -251,7 +252,8 @@ def _one_of(name, value, choices):
 
 def __getattr__(name):
     if name == "Attention":
-        from fastattn._onnx_operator import Attention
+        with needed("fastattn.onnx.Attention", "onnx"):
+            from fastattn._onnx_operator import Attention
 
         return Attention
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

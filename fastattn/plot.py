@@ -3,6 +3,8 @@
 
 import numpy as np
 
+from fastattn._extras import needed
+
 __all__ = ["heatmap"]
 
 # Inches of a token's cell, and around all cells for the words; dots in an inch.
@@ -100,7 +102,8 @@ def _words(name, words, count):
 
 
 def _grid(heads, queries, keys):
-    from matplotlib.figure import Figure
+    with needed("fastattn.plot", "plot"):
+        from matplotlib.figure import Figure
 
     columns = min(heads, COLUMNS)
     lines = -(-heads // columns)

@@ -88,8 +88,8 @@ def test_parts_of_missing_libraries_are_no_attributes():
         try:
             fastattn.jax
         except AttributeError as error:
-            expected = "module 'fastattn' has no attribute 'jax' here: jax is not installed"
-            assert str(error) == expected, error
+            expected = "module 'fastattn' has no attribute 'jax' here: fastattn.jax needs jax: pip "
+            assert str(error) == f"{expected}install 'fastattn[jax]'", error
             assert type(error.__cause__) is ModuleNotFoundError
         try:
             import fastattn.jax
@@ -97,6 +97,45 @@ def test_parts_of_missing_libraries_are_no_attributes():
             assert error.name == "jax"
         else:
             raise AssertionError("imported")
+    """)
+    assert done.returncode == 0, done.stderr
+
+
+def test_parts_say_how_to_get_what_they_need():
+    done = run("""
+        import sys
+        import fastattn
+        from fastattn import onnx, plot
+        missing = ["jax", "matplotlib", "ml_dtypes", "onnx", "torch", "transformers"]
+
+        class Finder:
+            def find_spec(name, *_):
+                if name in missing:
+                    raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+        sys.meta_path.insert(0, Finder)
+        calls = {
+            "fastattn.jax needs jax: pip install 'fastattn[jax]'":
+                lambda: __import__("fastattn.jax"),
+            "fastattn.torch needs torch: pip install 'fastattn[torch]'":
+                lambda: __import__("fastattn.torch"),
+            "fastattn.transformers needs transformers: pip install 'fastattn[transformers]'":
+                lambda: __import__("fastattn.transformers"),
+            "fastattn.onnx.Attention needs onnx: pip install 'fastattn[onnx]'":
+                lambda: onnx.Attention,
+            "fastattn.plot needs matplotlib: pip install 'fastattn[plot]'":
+                lambda: plot.heatmap([[1.0]]),
+            "dtype 'bfloat16' needs ml_dtypes: pip install ml_dtypes":
+                lambda: fastattn.KVCache(1, 1, 8, capacity=4, dtype="bfloat16"),
+        }
+        for message, call in calls.items():
+            try:
+                call()
+            except ModuleNotFoundError as error:
+                assert str(error) == message, error
+                assert error.name in missing
+            else:
+                raise AssertionError(message)
     """)
     assert done.returncode == 0, done.stderr
 

@@ -5,8 +5,11 @@ The functions are operators of torch (``torch.ops.fastattn``) with fake kernels,
 and torch.export keep them as one node of the graph.
 """
 
-from fastattn.torch._attention import attention, attention_varlen
-from fastattn.torch._sdpa import Patch, patch_sdpa, scaled_dot_product_attention
+from fastattn._extras import needed
+
+with needed("fastattn.torch", "torch"):
+    from fastattn.torch._attention import attention, attention_varlen
+    from fastattn.torch._sdpa import Patch, patch_sdpa, scaled_dot_product_attention
 
 __all__ = [
     "Patch",

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: MIT
 """fastattn for Hugging Face models: ``attn_implementation="fastattn"`` after `register`."""
 
-from transformers import AttentionInterface, AttentionMaskInterface
+from fastattn._extras import needed
 
-from fastattn.transformers._attention import attend
-from fastattn.transformers._masks import attention_mask
+with needed("fastattn.transformers", "transformers"):
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    from fastattn.transformers._attention import attend
+    from fastattn.transformers._masks import attention_mask
 
 __all__ = ["attend", "attention_mask", "register"]
 
