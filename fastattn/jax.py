@@ -79,6 +79,8 @@ def dot_product_attention(
     ------
     TypeError, ValueError
         A dtype, shape or combination is wrong, or an array is not on a CPU.
+    RuntimeError
+        An array has been deleted, as donating it to another call does.
     NotImplementedError
         The result is differentiated.
 
@@ -154,6 +156,8 @@ def _array(name, value):
     """`value` as an array of jax, unless it is known to lie on another device than a CPU."""
     value = jnp.asarray(value)
     if not isinstance(value, jax.core.Tracer):
+        if value.is_deleted():  # under jit jax says so, without the name
+            raise RuntimeError(f"{name}: expected an array, got one that has been deleted")
         platforms = _platforms(value)
         if platforms != {"cpu"}:
             raise TypeError(

@@ -330,6 +330,15 @@ def test_bias_of_8_bits_is_refused_while_traced(rng):
         jax.jit(functools.partial(mine, *tensors(rng))).trace(bias)
 
 
+@pytest.mark.parametrize("name", ["value", "bias", "key_value_seq_lengths"])
+def test_an_array_that_has_been_deleted(name, rng):
+    given = dict(zip(("query", "key", "value"), tensors(rng), strict=True))
+    given |= {"bias": jnp.zeros((17, 33)), "key_value_seq_lengths": jnp.array([20, 33])}
+    given[name].delete()
+    with pytest.raises(RuntimeError, match=f"^{name}: expected an array, got one that has been"):
+        mine(**given)
+
+
 def test_another_device(monkeypatch, rng):
     monkeypatch.setattr(fastattn.jax, "_platforms", lambda value: {"gpu"})
     with pytest.raises(TypeError, match="query: expected an array on a CPU, got one on gpu"):
