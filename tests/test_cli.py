@@ -214,6 +214,28 @@ def test_run_other_layout_and_two_axes(files):
     close(np.load(folder / "out.npy"), reference.attention(*(a[1, 1] for a in arrays.values())))
 
 
+@pytest.mark.parametrize(
+    ("options", "keywords"),
+    [
+        (["--kv-lengths", "lead.npy"], {"kv_lengths": np.array([[5], [13]])}),
+        (["--kv-lengths", "unsigned.npy"], {"kv_lengths": np.array([5, 13])}),
+        (["--window", str(10**23), "2"], {"window_size": (-1, 2)}),
+        (["--q-offset=-2,4", "--causal"], {"q_offset": np.array([-2, 4]), "causal": True}),
+    ],
+    ids=["lead", "unsigned", "window", "negative"],
+)
+def test_run_takes_what_attention_takes(files, options, keywords, monkeypatch):
+    folder, arrays = files
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array[:, None])
+    np.save(folder / "lead.npy", np.array([[5], [13]]))
+    np.save(folder / "unsigned.npy", np.array([5, 13], np.uint64))
+    monkeypatch.chdir(folder)
+    assert cli.main(command(folder, *options)) == 0
+    expected = reference.attention(*(array[:, None] for array in arrays.values()), **keywords)
+    close(np.load(folder / "out.npy"), expected)
+
+
 def test_run_writes_under_exactly_that_name(files):
     folder, _ = files
     arguments = command(folder)
@@ -307,6 +329,8 @@ def test_run_bad_files(files, spoil, message, capsys):
     ("options", "message"),
     [
         (["--kv-lengths", "x"], "--kv-lengths: expected integers or a .npy file, got 'x'"),
+        (["--kv-lengths", ""], "--kv-lengths: expected integers or a .npy file, got ''"),
+        (["--kv-lengths", f"1,{10**23}"], "kv_lengths: expected integers of at most 64 bits"),
         (["--kv-lengths", "99"], "kv_lengths: "),
         (["--scale", "nan"], "scale: "),
         (["--threads", "0"], "num_threads: "),

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fastattn import _check_dtypes as dtypes
+from fastattn import _check_options as checks
 from fastattn.cli import UsageError, check_isa, check_output, file_errors
 
 
@@ -37,8 +38,10 @@ def add(subparsers):
     parser.add_argument("--softcap", type=float, default=0.0, help="soft limit of the scores")
     integers = "an integer, several with commas, or a .npy file with one per batch entry"
     parser.add_argument(
-        "--q-offset", metavar="N", help=f"position of query 0: {integers} (default: bottom right)"
-    )
+        "--q-offset", metavar="N",
+        help=f"position of query 0: {integers} (default: bottom right); with commas and a negative "
+        "one in front: --q-offset=-3,2",
+    )  # fmt: skip
     parser.add_argument("--kv-lengths", metavar="N", help=f"keys that exist: {integers}")
     parser.add_argument("--kv-starts", metavar="N", help=f"first key that exists: {integers}")
     parser.add_argument(
@@ -155,10 +158,10 @@ def _integers(name, text):
     try:
         values = [int(word) for word in text.split(",")]
     except ValueError:
-        if not Path(text).exists():
+        if not text or not Path(text).exists():
             raise UsageError(f"--{name}: expected integers or a .npy file, got {text!r}") from None
         return np.array(_load(Path(text)))
-    return values[0] if len(values) == 1 else np.array(values)
+    return values[0] if len(values) == 1 else values
 
 
 def _keywords(options):
@@ -206,13 +209,15 @@ def _pairs(lead, shape, keywords):
     if mask is not None:
         mask = mask.reshape(mask.shape[max(0, mask.ndim - len(lead) - 3) :])  # leading ones
         mask = np.broadcast_to(mask, (*lead, *shape))
-    given = {name: keywords[name] for name in ("q_offset", "kv_lengths", "kv_starts")}
-    batch = int(np.prod(lead))
-    ends = np.broadcast_to(keys if given["kv_lengths"] is None else given["kv_lengths"], batch)
-    starts = np.broadcast_to(0 if given["kv_starts"] is None else given["kv_starts"], batch)
-    offsets = np.broadcast_to(
-        ends - queries if given["q_offset"] is None else given["q_offset"], batch
-    )
+
+    def per_batch(name, default):
+        given = default if keywords[name] is None else keywords[name]
+        return checks.per_batch(name, given, lead, -checks.LARGEST_OFFSET, checks.LARGEST_OFFSET)
+
+    ends = per_batch("kv_lengths", keys)
+    starts = per_batch("kv_starts", 0)
+    offsets = per_batch("q_offset", ends - queries)
+    window = checks.window(keywords["window_size"])
     counted, total = {}, 0
     for b, index in enumerate(np.ndindex(lead)):
         bounds = int(offsets[b]), int(starts[b]), int(ends[b])
@@ -222,8 +227,7 @@ def _pairs(lead, shape, keywords):
             case = (*bounds, None if own is None else own.ctypes.data)
             if case not in counted:
                 counted[case] = allowed_pairs(
-                    queries, keys, causal=keywords["causal"], mask=own,
-                    window=keywords["window_size"] or (-1, -1),
+                    queries, keys, causal=keywords["causal"], mask=own, window=window,
                     q_offset=bounds[0], kv_begin=bounds[1], kv_end=bounds[2],
                 )  # fmt: skip
             total += counted[case]
