@@ -148,7 +148,9 @@ def test_check_reports_an_exception_as_a_miss(monkeypatch, capsys):
     ("arguments", "message"),
     [
         (["check", "--isa", "mmx"], "--isa: expected one of"),
-        (["check", "--count", "0"], "--count"),
+        (["check", "--count", "0"], "--count: expected at least 1, got 0"),
+        (["check", "--seed", "-1"], "--seed: expected at least 0, got -1"),
+        (["check", "--index", "-2"], "--index: expected at least 0, got -2"),
         (["bench", "--isa", "mmx"], "--isa: expected one of"),
         (["bench", "--peers", "cuda"], "peer 'cuda': expected one of numpy"),
         (["bench", "--shape", "1,2,3"], "--shape: expected B,Hq,Hkv,Sq,Sk,D, got '1,2,3'"),

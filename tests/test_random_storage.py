@@ -115,3 +115,11 @@ def test_dtype_of_missing_ml_dtypes(without_ml_dtypes, capsys):
     assert cli.main(["check", "--dtype", "bfloat16"]) == 2
     assert "--dtype: bfloat16 needs ml_dtypes: pip install ml_dtypes" in capsys.readouterr().err
     assert cli.main(["check", "--dtype", "float16", "--count", "1"]) == 0
+
+
+def test_there_may_be_any_number_of_problems(monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check, "stored_problem", stop)
+    assert cli.main(["check", "--count", str(2**63)]) == 130

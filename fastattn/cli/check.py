@@ -44,19 +44,22 @@ def run(options):
     import fastattn
 
     check_isa(options.isa)
-    if options.count < 1 or options.seed < 0 or (options.index or 0) < 0:
-        raise UsageError("--count must be at least 1, --seed and --index at least 0")
+    for name, least in ("count", 1), ("seed", 0), ("index", 0):
+        given = getattr(options, name)
+        if given is not None and given < least:
+            raise UsageError(f"--{name}: expected at least {least}, got {given}")
     if options.dtype is not None and not is_installed(options.dtype):
         raise UsageError(f"--dtype: {options.dtype} needs ml_dtypes: pip install ml_dtypes")
     isas = [options.isa] if options.isa else fastattn.isas()
-    indices = range(options.count) if options.index is None else [options.index]
+    count = options.count if options.index is None else 1
+    indices = range(count) if options.index is None else [options.index]
     worst, misses = {}, []
     with progress.bar("check") as update:
         for done, index in enumerate(indices):
-            update(done / len(indices), f"{len(misses)} misses" if misses else "")
+            update(done / count, f"{len(misses)} misses" if misses else "")
             problem = stored_problem(options.seed, index, options.dtype)
             misses += check(problem, isas, worst, pinned_dtype=options.dtype)
-    _report(worst, misses, len(indices))
+    _report(worst, misses, count)
     return 1 if misses else 0
 
 
