@@ -11,6 +11,7 @@ import fastattn
 from fastattn import cli
 from fastattn.cli import bench
 from fastattn.measure import peers, runner, table
+from fastattn.measure.problems import Problem
 
 
 def test_bench_one_shape(tmp_path, capsys):
@@ -133,6 +134,12 @@ def test_a_library_that_raises_while_it_is_timed_fails_alone(rounds):
     alone = measured(Late, meters={"peak": lambda: rates.append(0) or 1e9})
     assert not alone.measured and alone.run is None
     assert table.cells([alone])[1][0][1] == "wrong"
+
+
+def test_a_depth_that_a_library_does_not_know_is_no_failure():
+    grouped = peers.classes()["ort-gqa"](1)
+    assert grouped.supports(Problem(Hq=4, Hkv=2, Sq=1, Sk=9, D=12)) == "no depth 12"
+    assert grouped.supports(Problem(Hq=4, Hkv=2, Sq=1, Sk=9, D=16)) is None
 
 
 def test_only_ml_dtypes_is_the_fault_of_the_type(monkeypatch, capsys):

@@ -153,7 +153,9 @@ class OnnxGrouped(_OneNode):
 
     def supports(self, problem):
         """Decoding: with more queries the operator is causal, and takes the cache for a prompt."""
-        return "one query only" if problem.Sq != 1 else super().supports(problem)
+        if problem.Sq != 1:
+            return "one query only"
+        return f"no depth {problem.D}" if problem.D % 8 else super().supports(problem)
 
     def prepare(self, problem, inputs):
         """Split off the last key, build the model and bind it."""
