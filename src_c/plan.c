@@ -173,6 +173,7 @@ static int valid_rows(const int64_t *cuts, int64_t rows)
 static int valid_pages(const fa_args *args, int64_t index, int64_t begin, int64_t end)
 {
     const int32_t *table = args->block_table + index * args->table_width;
+    if (begin >= end) return 1;
     for (int64_t page = begin / args->page_keys; page * args->page_keys < end; ++page)
         if (table[page] < 0 || table[page] >= args->pages) return 0;
     return 1;

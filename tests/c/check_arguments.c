@@ -130,6 +130,13 @@ static void check_pages(void)
         check(fa_attention_weights(&args) == FA_OK, "weights of pages");
         check(!memcmp(weights, expected_weights, sizeof weights), "weights of pages, all of them");
     }
+
+    /* No key, so no page: not even the one that an empty range lies in. */
+    const int32_t unused[PAGES] = {-1};
+    const int64_t within = 1;
+    fa_args args = arguments();
+    add_pages(&args, 0), args.block_table = unused, args.kv_begin = args.kv_end = &within;
+    taken(&args, "an empty range of keys in an unused page");
 }
 
 /* ---- packed sequences ---- */
