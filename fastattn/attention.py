@@ -32,7 +32,8 @@ def attention(
     k : ndarray, (..., Hkv, Sk, D)
         Keys, of q's dtype or narrower: 16-bit with float32 q, int8 and fp8 (e4m3fn, e5m2 of
         `ml_dtypes`) with any q but float64. Leading axes broadcast. Hq must be a multiple of Hkv:
-        query head h reads kv head ``h // (Hq // Hkv)``.
+        query head h reads kv head ``h // (Hq // Hkv)`` (Ainslie et al. 2023, arXiv:2305.13245,
+        section 2.2).
     v : ndarray, (..., Hkv, Sk, Dv)
         Values, of k's dtype; Dv may differ from D.
     attn_mask : ndarray, optional
@@ -44,11 +45,12 @@ def attention(
         Only keys j <= i + q_offset.
     window_size : (int, int), optional
         (left, right): only keys with ``p - left <= j <= p + right``, p = i + q_offset;
-        -1 or None is unbounded. Composes with `causal`.
+        -1 or None is unbounded (Beltagy et al. 2020, arXiv:2004.05150, section 3.1). Composes with
+        `causal`.
     scale : float, optional
         Default ``1 / sqrt(D)``. Any finite number.
     softcap : float
-        If > 0, ``s = softcap * tanh(s / softcap)``.
+        If > 0, ``s = softcap * tanh(s / softcap)`` (Gemma Team 2024, arXiv:2408.00118, section 2).
     alibi_slopes : array_like, (Hq,) or (B, Hq), optional
         Adds ``-slope * abs(p - j)`` (Press et al. 2022, arXiv:2108.12409).
     sinks : array_like, (Hq,), optional
@@ -61,10 +63,11 @@ def attention(
         Only keys ``kv_starts[b] <= j < kv_lengths[b]``; memory outside is never read.
     block_table : array_like of int, (B, blocks), optional
         Then k and v are pages, (pages, Hkv, page, D) and (pages, Hkv, page, Dv), or
-        (pages, page, Hkv, ...) with layout "bshd". Key j of sequence b stands in page
-        ``block_table[b, j // page]`` at ``j % page``, and Sk is ``blocks * page``. Pages may have
-        any size and belong to several sequences. Entries of blocks with a key between `kv_starts`
-        and `kv_lengths` are checked; the others may hold anything.
+        (pages, page, Hkv, ...) with layout "bshd" (Kwon et al. 2023, arXiv:2309.06180, section
+        4.1). Key j of sequence b stands in page ``block_table[b, j // page]`` at ``j % page``, and
+        Sk is ``blocks * page``. Pages may have any size and belong to several sequences. Entries of
+        blocks with a key between `kv_starts` and `kv_lengths` are checked; the others may hold
+        anything.
     k_scale, v_scale : float or array_like, optional
         True value = stored value * scale: a number, (Hkv,), (B, Hkv) or, float32, (B, Hkv, Sk);
         with `block_table` a number, (Hkv,) or, float32, (pages, Hkv, page). In both layouts.
@@ -76,8 +79,8 @@ def attention(
         matrix unit (AMX) "high" keeps about 16 bits of values and probabilities (scores are as
         exact as ever) and "medium" 8 of everything, and both are faster; so is "medium" with
         AVX512-BF16 and BFMMLA. Elsewhere, and for other types, it makes no difference.
-    out : ndarray, optional
-        Written in place and returned. Overlaps no input.
+    out : ndarray, (..., Hq, Sq, Dv), optional
+        Of q's dtype. Written in place and returned. Overlaps no input.
     return_lse : bool
         Also return the log-sum-exp of the scores.
     num_threads : int, optional
@@ -156,6 +159,7 @@ def attention_varlen(
     causal, window_size, scale, softcap, alibi_slopes, sinks, precision, num_threads
         As in `attention`. `alibi_slopes` of shape (B, Hq) are those of each sequence.
     out : ndarray, (total_q, Hq, Dv), optional
+        Of q's dtype. Written in place and returned. Overlaps no input.
     return_lse : bool
 
     Returns
@@ -215,6 +219,11 @@ def attention_weights(
     -------
     ndarray, (..., Hq, Sq, Sk)
         In both layouts. Rows sum to 1 (less with a sink), or are 0 where nothing is allowed.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `attention`. Nothing is computed.
     """
     problem = _check.weights_problem(
         q, k, attn_mask=attn_mask, causal=causal, window_size=window_size, scale=scale,
@@ -282,14 +291,19 @@ def merge_states(outs, lses, *, out=None):
         "bshd", and from `attention_varlen`, the axes of heads and of tokens have to be swapped.
     lses : sequence of ndarray, (..., Sq)
         float64 for float64 `outs`, float32 otherwise.
-    out : ndarray, optional
-        Written in place and returned.
+    out : ndarray, (..., Sq, Dv), optional
+        Of the dtype of `outs`. Written in place and returned. Overlaps no input.
 
     Returns
     -------
     out : ndarray, (..., Sq, Dv)
         Of the dtype of `outs`, rounded once.
     lse : ndarray, (..., Sq)
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `attention`; or the numbers of `outs` and `lses` differ. Nothing is written.
 
     Notes
     -----
