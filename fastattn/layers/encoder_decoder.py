@@ -15,7 +15,7 @@ from fastattn.layers.decoder import Decoder
 from fastattn.layers.decoding import Choice, Sampler, collected, decode, greedy
 from fastattn.layers.embedding import Embedding
 from fastattn.layers.encoder import Encoder
-from fastattn.layers.multi_head import token_positions
+from fastattn.layers.positions import token_positions
 from fastattn.layers.projections import project
 
 

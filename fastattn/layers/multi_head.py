@@ -20,6 +20,7 @@ from fastattn import _check_options as options
 from fastattn.layers import _check
 from fastattn.layers._repr import short_repr
 from fastattn.layers.cache import Cache, check_cache, restored_on_error
+from fastattn.layers.positions import token_positions
 from fastattn.layers.projections import project
 from fastattn.layers.rotary import Rotary, Rotation
 
@@ -332,29 +333,6 @@ class MultiHeadAttention:
                 expected = f"dtype {x.dtype.name} like x"
                 raise TypeError(f"context: expected {expected}, got {context.dtype.name}")
         return context
-
-
-def token_positions(
-    tokens: int, past: npt.NDArray | None = None, cu_seqlens: npt.NDArray | None = None
-) -> npt.NDArray:
-    """Return the positions of the tokens of a call.
-
-    Parameters
-    ----------
-    tokens : int
-    past : array of int, (batch,), optional
-        Tokens before them in each sequence.
-    cu_seqlens : array of int, (sequences + 1,), optional
-        Borders of packed sequences; each begins at 0.
-
-    Returns
-    -------
-    ndarray of int64, (tokens,), or (batch, tokens) with `past`
-    """
-    places = np.arange(tokens)
-    if cu_seqlens is not None:
-        return places - np.repeat(cu_seqlens[:-1], np.diff(cu_seqlens))
-    return places if past is None else np.asarray(past)[:, None] + places
 
 
 def _attend_cached(cache, q, k, v, lengths, need_weights, call):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Position without rotation: sinusoids that are added to token vectors, and the slopes of ALiBi."""
+"""Where tokens stand, sinusoids that are added to token vectors, and the slopes of ALiBi."""
 
 import math
 
@@ -89,3 +89,26 @@ def alibi_slopes(heads: int) -> npt.NDArray:
     slopes = 2.0 ** (-8.0 * np.arange(1, power + 1) / power)
     between = 2.0 ** (-4.0 * np.arange(1, 2 * power + 1, 2) / power)
     return np.concatenate([slopes, between[: heads - power]]).astype(np.float32)
+
+
+def token_positions(
+    tokens: int, past: npt.NDArray | None = None, cu_seqlens: npt.NDArray | None = None
+) -> npt.NDArray:
+    """Return the positions of the tokens of a call.
+
+    Parameters
+    ----------
+    tokens : int
+    past : array of int, (batch,), optional
+        Tokens before them in each sequence.
+    cu_seqlens : array of int, (sequences + 1,), optional
+        Borders of packed sequences; each begins at 0.
+
+    Returns
+    -------
+    ndarray of int64, (tokens,), or (batch, tokens) with `past`
+    """
+    places = np.arange(tokens)
+    if cu_seqlens is not None:
+        return places - np.repeat(cu_seqlens[:-1], np.diff(cu_seqlens))
+    return places if past is None else np.asarray(past)[:, None] + places

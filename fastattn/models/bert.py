@@ -14,8 +14,8 @@ from fastattn.layers._repr import short_repr
 from fastattn.layers.batching import pack
 from fastattn.layers.embedding import Embedding
 from fastattn.layers.encoder import Encoder
-from fastattn.layers.multi_head import token_positions
 from fastattn.layers.norms import LayerNorm
+from fastattn.layers.positions import token_positions
 from fastattn.layers.projections import widened
 
 POOLINGS = ("mean", "cls", "max")

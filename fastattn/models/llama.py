@@ -17,7 +17,7 @@ from fastattn.layers.cache import Cache, check_caches, restored_on_error
 from fastattn.layers.decoder import Decoder
 from fastattn.layers.decoding import choice, collected, decode
 from fastattn.layers.embedding import Embedding
-from fastattn.layers.multi_head import token_positions
+from fastattn.layers.positions import token_positions
 from fastattn.layers.projections import project
 
 
