@@ -134,7 +134,18 @@ class KVCache(Cache):
         return attention(q, self.k, self.v, layout=self.layout, **given)
 
     def truncate(self, lengths: Indices) -> None:
-        """Forget all but the first tokens of each sequence; int or array_like (B,)."""
+        """Forget all but the first tokens of each sequence.
+
+        Parameters
+        ----------
+        lengths : int or array_like (B,)
+            Tokens to keep.
+
+        Raises
+        ------
+        TypeError, ValueError
+            No integers, or more tokens than a sequence has. Nothing is forgotten.
+        """
         kept = options.per_batch("lengths", lengths, self._lengths.shape, 0, self.capacity)
         if (kept > self._lengths).any():
             b = np.flatnonzero(kept > self._lengths)[0]

@@ -8,28 +8,8 @@ import numpy as np
 from fastattn import _check_options as options
 from fastattn._check_varlen import check_end, cut_points
 from fastattn.attention import attention, attention_varlen
-from fastattn.caches.base import (
-    MOST,
-    Array,
-    Cache,
-    DType,
-    Indices,
-    Result,
-    check_sequences,
-)
-from fastattn.caches.pool import PagePool, Sequence
-
-
-def _lengths(sequences):
-    return np.array([each.length for each in sequences], np.int64)
-
-
-def _block_table(sequences):
-    blocks = max((each.blocks for each in sequences), default=0)
-    table = np.zeros((len(sequences), blocks), np.int32)
-    for row, each in enumerate(sequences):
-        table[row, : each.blocks] = each.table[: each.blocks]
-    return table
+from fastattn.caches.base import MOST, Array, Cache, DType, Indices, Result, check_sequences
+from fastattn.caches.pool import PagePool, Sequence, lengths_of, table_of
 
 
 def _check_cuts(name, cuts, batch):
@@ -74,8 +54,9 @@ class PagedKVCache(Cache):
     Notes
     -----
     Sequences are named by integers that `new` and `fork` return; none is used twice. Where `ids`
-    are asked for, one integer stands for a batch of one. A cache has no lock: one thread at a time
-    may change it.
+    are asked for, one integer stands for a batch of one. Another name is a ValueError everywhere,
+    what is no integer a TypeError, and nothing is changed then. A cache has no lock: one thread at
+    a time may change it.
 
     Examples
     --------
@@ -133,19 +114,45 @@ class PagedKVCache(Cache):
         return self._pool.add(Sequence())
 
     def fork(self, id: int) -> int:
-        """Return the name of a new sequence that begins with the tokens of this one.
+        """Begin a sequence with the tokens of another one.
 
         It shares the pages. What is appended to either goes to a copy of the last page, if that is
         not full, or to a new one.
+
+        Parameters
+        ----------
+        id : int
+
+        Returns
+        -------
+        int
+            The name of the new sequence.
         """
         return self._pool.fork(id)
 
     def free(self, id: int) -> None:
-        """Forget a sequence; pages that it alone had are free again."""
+        """Forget a sequence; pages that it alone had are free again.
+
+        Parameters
+        ----------
+        id : int
+        """
         self._pool.remove(id)
 
     def truncate(self, id: int, length: int) -> None:
-        """Forget all but the first tokens of a sequence, and give back the pages behind them."""
+        """Forget all but the first tokens of a sequence, and give back the pages behind them.
+
+        Parameters
+        ----------
+        id : int
+        length : int
+            Tokens to keep; at least those that were evicted.
+
+        Raises
+        ------
+        ValueError
+            There are fewer tokens, or more were evicted. Nothing is forgotten.
+        """
         self._pool.truncate(id, length)
 
     def evict(self, id: int, window: int) -> int:
@@ -169,20 +176,61 @@ class PagedKVCache(Cache):
         return self._pool.evict(id, window)
 
     def length(self, id: int) -> int:
-        """Tokens of a sequence, those that were evicted included."""
+        """Return the tokens of a sequence, those that were evicted included.
+
+        Parameters
+        ----------
+        id : int
+
+        Returns
+        -------
+        int
+        """
         return self._pool.one(id).length
 
     def lengths(self, ids: Indices) -> Array:
-        """Tokens of each of several sequences: int64 (B,)."""
-        return _lengths(self._pool.several(ids))
+        """Return the tokens of each of several sequences, as `length` counts them.
+
+        Parameters
+        ----------
+        ids : int or sequence of int
+            Any order; one may come twice.
+
+        Returns
+        -------
+        ndarray of int64, (B,)
+        """
+        return lengths_of(self._pool.several(ids))
 
     def starts(self, ids: Indices) -> Array:
-        """First token of each sequence that was not evicted: int64 (B,)."""
+        """Return the first token of each sequence that was not evicted.
+
+        Parameters
+        ----------
+        ids : int or sequence of int
+            As in `lengths`.
+
+        Returns
+        -------
+        ndarray of int64, (B,)
+            Positions, counted in tokens from the first that was appended.
+        """
         return self._starts(self._pool.several(ids))
 
     def block_table(self, ids: Indices) -> Array:
-        """Pages of several sequences: int32 (B, blocks), 0 where there is none."""
-        return _block_table(self._pool.several(ids))
+        """Return the pages of several sequences, as `attention` takes them.
+
+        Parameters
+        ----------
+        ids : int or sequence of int
+            As in `lengths`.
+
+        Returns
+        -------
+        ndarray of int32, (B, blocks)
+            Of as many blocks as the longest sequence has; 0 where there is no page.
+        """
+        return table_of(self._pool.several(ids))
 
     # ---- tokens ----------------------------------------------------------------------------------
 
@@ -229,6 +277,11 @@ class PagedKVCache(Cache):
             In this order in both layouts; types as in `append`.
         cu_seqlens : array_like of int, (B + 1,)
             Sequence ``ids[b]`` gets the tokens from ``cu_seqlens[b]`` up to ``cu_seqlens[b + 1]``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As in `append`.
         """
         sequences = self._pool.several(ids, once=True)
         sources = [source[None] for source in self._sources(k, v, packed=True)]
@@ -289,7 +342,7 @@ class PagedKVCache(Cache):
     def _paged_options(self, ids, given):
         """Return the options of attend, with the table and what eviction left."""
         sequences = self._pool.several(ids)
-        given = self._attend_options(given, _lengths(sequences))
+        given = self._attend_options(given, lengths_of(sequences))
         if any(each.evicted for each in sequences):
             starts = self._starts(sequences)
             asked = given.get("kv_starts")
@@ -297,7 +350,7 @@ class PagedKVCache(Cache):
                 asked = options.per_batch("kv_starts", asked, starts.shape, 0, MOST)
                 starts = np.maximum(starts, asked)
             given["kv_starts"] = starts
-        given["block_table"] = _block_table(sequences)
+        given["block_table"] = table_of(sequences)
         return given
 
     def _starts(self, sequences):

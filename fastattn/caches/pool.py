@@ -54,6 +54,20 @@ class Sequence:
         return pages
 
 
+def lengths_of(sequences):
+    """Return the tokens of each sequence, int64 (B,)."""
+    return np.array([each.length for each in sequences], np.int64)
+
+
+def table_of(sequences):
+    """Return the pages of each sequence, int32 (B, blocks), 0 where there is none."""
+    blocks = max((each.blocks for each in sequences), default=0)
+    table = np.zeros((len(sequences), blocks), np.int32)
+    for row, each in enumerate(sequences):
+        table[row, : each.blocks] = each.table[: each.blocks]
+    return table
+
+
 class PagePool:
     """Pages and the sequences that have them.
 

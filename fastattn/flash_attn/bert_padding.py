@@ -5,12 +5,36 @@ import torch
 
 
 def index_first_axis(input, indices):
-    """Rows `indices` of a tensor, a copy."""
+    """Take rows of a tensor.
+
+    Parameters
+    ----------
+    input : Tensor, (rows, ...)
+    indices : Tensor of int, (tokens,)
+
+    Returns
+    -------
+    Tensor, (tokens, ...)
+        A copy.
+    """
     return input[indices]
 
 
 def index_put_first_axis(values, indices, first_axis_dim):
-    """A tensor of `first_axis_dim` rows: `values` at rows `indices`, zeros elsewhere."""
+    """Put values into the rows of a tensor that is zero elsewhere.
+
+    Parameters
+    ----------
+    values : Tensor, (tokens, ...)
+    indices : Tensor of int, (tokens,)
+        The row of each.
+    first_axis_dim : int
+        Number of rows.
+
+    Returns
+    -------
+    Tensor, (first_axis_dim, ...)
+    """
     return values.new_zeros((first_axis_dim, *values.shape[1:])).index_copy(0, indices, values)
 
 
@@ -47,6 +71,19 @@ def unpad_input(hidden_states, attention_mask, unused_mask=None):
 
 
 def pad_input(hidden_states, indices, batch, seqlen):
-    """Undo `unpad_input`: (tokens, ...) to (batch, seqlen, ...), zeros where nothing was packed."""
+    """Undo `unpad_input`.
+
+    Parameters
+    ----------
+    hidden_states : Tensor, (tokens, ...)
+    indices : Tensor of int, (tokens,)
+        As `unpad_input` returned them.
+    batch, seqlen : int
+
+    Returns
+    -------
+    Tensor, (batch, seqlen, ...)
+        Zeros where nothing was packed.
+    """
     padded = index_put_first_axis(hidden_states, indices, batch * seqlen)
     return padded.unflatten(0, (batch, seqlen))

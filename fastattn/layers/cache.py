@@ -23,16 +23,42 @@ class Cache(Protocol):
         """Tokens that are there, (batch,) int64."""
 
     def append(self, k: npt.NDArray, v: npt.NDArray, *, lengths: Any = None) -> None:
-        """Write k, v (batch, kv_heads, tokens, depth) behind what is there.
+        """Write keys and values behind what is there.
 
-        With `lengths` (batch,), only the first lengths[b] tokens of sequence b count.
+        Parameters
+        ----------
+        k, v : ndarray, (batch, kv_heads, tokens, d_k) and (batch, kv_heads, tokens, d_v)
+        lengths : array of int, (batch,), optional
+            Only the first lengths[b] tokens of sequence b count.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Of a wrong type or shape, or more tokens than there is room for. Nothing is written.
         """
 
     def attend(self, q: npt.NDArray, **options: Any) -> Any:
-        """Return `fastattn.attention` of q (batch, heads, tokens, d_k) with all that is there."""
+        """Return what `fastattn.attention` gives for queries over all that is there.
+
+        Parameters
+        ----------
+        q : ndarray, (batch, heads, tokens, d_k)
+        **options
+            Of `fastattn.attention`, but for those that say how keys are stored.
+
+        Returns
+        -------
+        ndarray, (batch, heads, tokens, d_v)
+        """
 
     def truncate(self, lengths: npt.NDArray) -> None:
-        """Forget all but the first lengths[b] tokens of each sequence."""
+        """Forget all but the first tokens of each sequence.
+
+        Parameters
+        ----------
+        lengths : array of int, (batch,)
+            Tokens to keep, not more than there are.
+        """
 
 
 def check_cache(cache: Any, name: str = "cache") -> None:

@@ -106,7 +106,22 @@ class Sampler:
         return weights
 
     def __call__(self, logits: npt.NDArray) -> npt.NDArray:
-        """Return one drawn token for each row, (batch,) of int64."""
+        """Draw one token for each row.
+
+        Parameters
+        ----------
+        logits : ndarray, (batch, vocabulary)
+            As in `probabilities`.
+
+        Returns
+        -------
+        ndarray of int64, (batch,)
+
+        Raises
+        ------
+        ValueError
+            As of `probabilities`. Nothing is drawn.
+        """
         reached = np.cumsum(self.probabilities(logits), axis=-1)
         drawn = self._random.random((len(reached), 1)) * reached[:, -1:]
         return (reached <= drawn).sum(axis=-1)
@@ -118,7 +133,23 @@ def choice(
     top_p: float | None = None,
     seed: int | np.random.Generator | None = None,
 ) -> Choice:
-    """Return `greedy` for temperature 0, else a `Sampler`."""
+    """Return `greedy` for temperature 0, else a `Sampler`.
+
+    Parameters
+    ----------
+    temperature, top_k, top_p, seed
+        As of `Sampler`. For temperature 0 the other three must be None.
+
+    Returns
+    -------
+    callable
+        From logits (batch, vocabulary) to tokens (batch,).
+
+    Raises
+    ------
+    TypeError, ValueError
+        A setting is wrong, or would have no effect.
+    """
     if options.number("temperature", temperature, 0.0) > 0:
         return Sampler(temperature, top_k, top_p, seed)
     for name, value in ("top_k", top_k), ("top_p", top_p), ("seed", seed):

@@ -115,7 +115,25 @@ class MultiHeadAttention:
         return self.heads if self.kv_heads is None else self.kv_heads
 
     def queries(self, x: npt.NDArray, turn: Rotation | None = None) -> npt.NDArray:
-        """Return Q of x (..., tokens, D_model), split into heads, (..., heads, tokens, d_k)."""
+        """Return Q of x, split into heads.
+
+        Parameters
+        ----------
+        x : ndarray, (..., tokens, D_model)
+            float32 or float64.
+        turn : Rotation, optional
+            Of the queries, for attention with `rotary`: ``rotary.at(positions, d_k)``.
+
+        Returns
+        -------
+        ndarray, (..., heads, tokens, d_k)
+            A strided view.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Of a wrong type or shape.
+        """
         x = _check.tokens("x", x, self.w_q.shape[0])
         q = project(x, self.w_q, self.b_q, ("w_q", "b_q"))
         return self._heads(q, self.heads, self.q_norm, turn)
@@ -129,13 +147,18 @@ class MultiHeadAttention:
         ----------
         context : ndarray, (..., keys, D_context)
         turn : Rotation, optional
-            Of the keys, for attention with `rotary`.
+            Of the keys, for attention with `rotary`: ``rotary.at(positions, d_k)``.
 
         Returns
         -------
         k : ndarray, (..., kv_heads, keys, d_k)
         v : ndarray, (..., kv_heads, keys, d_v)
             Strided views; `fastattn.attention` takes them as they are.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Of a wrong type or shape.
         """
         context = _check.tokens("context", context, self.w_k.shape[0])
         k = project(context, self.w_k, self.b_k, ("w_k", "b_k"))

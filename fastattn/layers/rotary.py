@@ -137,7 +137,24 @@ class Rotation:
     __repr__ = short_repr
 
     def apply(self, x: npt.NDArray) -> npt.NDArray:
-        """Return x (..., tokens, depth), turned, in x's memory order."""
+        """Turn queries or keys.
+
+        Parameters
+        ----------
+        x : ndarray, (..., tokens, depth)
+            float32 or float64; any strides. With positions (batch, tokens), its first axis is
+            batch, or that of the positions has size 1.
+
+        Returns
+        -------
+        ndarray, (..., tokens, depth)
+            In x's memory order.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Of a wrong type, or a shape that does not go with the positions or `depth`.
+        """
         x = _check.tokens("x", x, self.depth)
         *lead, tokens, half = self.cos.shape
         fits = x.ndim >= len(lead) + 2 and x.shape[-2] == tokens

@@ -85,7 +85,21 @@ class Checkpoint:
         return default
 
     def supported(self, name: str, known: Sequence[Any], default: Any = None) -> Any:
-        """Return the value of `name` in config.json, which must be one of `known`."""
+        """Return the value of a name in config.json, if it is one that is known.
+
+        Parameters
+        ----------
+        name : str
+        known : sequence
+            The values that are accepted.
+        default
+            If there is no such name; without a default that is an error.
+
+        Raises
+        ------
+        ValueError
+            It has another value, or none.
+        """
         found = self.value(name, default=default)
         if found not in known:
             listed = ", ".join(str(each) for each in known)
@@ -96,7 +110,18 @@ class Checkpoint:
         return name in self._tensors
 
     def tensor(self, name: str, *shape: int) -> npt.NDArray:
-        """Return a tensor of this shape.
+        """Return a tensor, and count it as used.
+
+        Parameters
+        ----------
+        name : str
+        *shape : int
+            The shape that it must have.
+
+        Returns
+        -------
+        ndarray, of `shape`
+            As stored, a read-only view of the file, or a copy of type `dtype`.
 
         Raises
         ------
@@ -114,14 +139,41 @@ class Checkpoint:
         return tensor if self.dtype is None else widened(tensor, self.dtype)
 
     def weight(self, name: str, outputs: int, inputs: int) -> npt.NDArray:
-        """Return ``name.weight``, stored (outputs, inputs), as a view (inputs, outputs)."""
+        """Return ``name.weight``, the weight of a linear layer, in the order of `linear`.
+
+        Parameters
+        ----------
+        name : str
+        outputs, inputs : int
+            Features; the tensor is stored (outputs, inputs).
+
+        Returns
+        -------
+        ndarray, (inputs, outputs)
+            A transposed view of what `tensor` returns.
+
+        Raises
+        ------
+        ValueError
+            As of `tensor`.
+        """
         return self.tensor(name + ".weight", outputs, inputs).T
 
     def expect_used(self, prefix: str, *ignored: str) -> None:
         """Raise if a tensor whose name starts with `prefix` was never asked for.
 
-        It would belong to a part of the model that is not computed here. `ignored` are the ends of
-        the names of tensors that do not matter.
+        It would belong to a part of the model that is not computed here.
+
+        Parameters
+        ----------
+        prefix : str
+        *ignored : str
+            Ends of the names of tensors that do not matter.
+
+        Raises
+        ------
+        ValueError
+            There is such a tensor: which.
         """
         for name in sorted(self._unused):
             if name.startswith(prefix) and not name.endswith(ignored):
