@@ -53,6 +53,18 @@ def test_python_function_size(path):
     assert {name: n for name, n in python_functions(path) if n > 60} == {}
 
 
+CYTHON = [path for path in OTHER if path.suffix != ".c"]
+
+
+@pytest.mark.parametrize("path", CYTHON, ids=lambda p: p.name)
+def test_cython_function_size(path):
+    text = path.read_text()
+    # From a def to the last line that is indented further, or closes the parameters.
+    functions = re.finditer(r"^( *)c?p?def (?!class)[^=\n]*\(.*\n(\1[ )].*\n|\n)*", text, re.M)
+    lines = {each[0].partition("\n")[0]: each[0].rstrip().count("\n") + 1 for each in functions}
+    assert lines and {name: n for name, n in lines.items() if n > 60} == {}
+
+
 @pytest.mark.parametrize("path", C_FILES, ids=lambda p: p.name)
 def test_c_function_size(path):
     limit = 100 if "kernels" in path.parts else 60
@@ -104,17 +116,36 @@ def test_stub_has_every_room():
     assert {*fastattn._LAZY} <= {alias.asname for node in imports for alias in node.names}
 
 
-@pytest.mark.parametrize("module", [fastattn, fastattn.reference, fastattn.flash_attn])
-def test_docstrings_name_the_parameters(module):
+def public_functions(module):
+    """Functions, classes and their methods that a module exports, each with its name."""
+    own = [name for name, value in vars(module).items() if name[0] != "_"
+           and inspect.isfunction(value) and value.__module__ == module.__name__]  # fmt: skip
+    for name in getattr(module, "__all__", own):
+        value = getattr(module, name)
+        if inspect.isfunction(value) or inspect.isclass(value):
+            yield name, value
+        if inspect.isclass(value):
+            for method, function in inspect.getmembers(value, inspect.isroutine):
+                function = getattr(function, "__func__", function)  # of a classmethod
+                if inspect.isfunction(function) and (method[0] != "_" or method == "__call__"):
+                    yield f"{name}.{method}", function
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".flash_attn", ".flash_attn.bert_padding", ".jax", ".layers", ".models", ".onnx",
+             ".plot", ".reference", ".torch", ".transformers"],
+)  # fmt: skip
+def test_docstrings_name_the_parameters(name):
+    if library := {".jax": "jax", ".torch": "torch", ".transformers": "transformers"}.get(name):
+        pytest.importorskip(library)
     missing = {}
-    for name in module.__all__:
-        function = getattr(module, name)
-        if inspect.isfunction(function) and (parameters := inspect.signature(function).parameters):
-            _, _, rest = inspect.getdoc(function).partition("Parameters\n----------\n")
-            listed = rest.partition("\n---")[0]
-            if "every other argument" not in listed:
-                missing[name] = {p for p in parameters if not re.search(rf"\b{p}\b", listed)}
-    assert not any(missing.values()), missing
+    for function, value in public_functions(importlib.import_module(f"fastattn{name}")):
+        listed = (value.__doc__ or "").partition("Parameters\n")[2].partition("\n\n")[0]
+        if getattr(value, "_is_protocol", False) or "every other argument" in listed:
+            continue
+        parameters = {*inspect.signature(value).parameters} - {"self", "cls"}
+        missing[function] = {p for p in parameters if not re.search(rf"\b{p}\b", listed)}
+    assert missing and not any(missing.values()), missing
 
 
 def test_source_distributions_hold_nothing_built(tmp_path, monkeypatch):

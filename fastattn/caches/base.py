@@ -253,7 +253,12 @@ class Cache(abc.ABC):
 
     @classmethod
     def from_state(cls, arrays: Mapping[str, Array]) -> Self:
-        """Make a cache of what `state` returned, and of the same arrays; a loaded file will do.
+        """Make a cache of what `state` returned, and of the same arrays.
+
+        Parameters
+        ----------
+        arrays : mapping of str to ndarray
+            A loaded file will do.
 
         Raises
         ------
@@ -279,6 +284,10 @@ class Cache(abc.ABC):
         """Write everything to one file of the kind of numpy.savez, under the name as it is given.
 
         Data lies at multiples of 64 bytes in it, so that `load` can map it.
+
+        Parameters
+        ----------
+        file : path or binary file object
         """
         files.save_aligned(file, self.state())
 

@@ -95,7 +95,17 @@ class FeedForward:
         )
 
     def __call__(self, x: npt.NDArray) -> npt.NDArray:
-        """Return ``feed_forward(x, ...)``."""
+        """Return ``feed_forward(x, ...)``.
+
+        Parameters
+        ----------
+        x : ndarray, (..., inputs)
+            float32 or float64.
+
+        Returns
+        -------
+        ndarray, (..., outputs)
+        """
         return feed_forward(
             x, self.w_in, self.w_out, b_in=self.b_in, b_out=self.b_out, w_gate=self.w_gate,
             b_gate=self.b_gate, activation=self.activation,

@@ -114,7 +114,17 @@ class LayerNorm:
     __repr__ = short_repr
 
     def __call__(self, x: npt.NDArray) -> npt.NDArray:
-        """Return ``layer_norm(x, weight, bias, eps=eps)``."""
+        """Return ``layer_norm(x, weight, bias, eps=eps)``.
+
+        Parameters
+        ----------
+        x : ndarray, (..., features)
+            float32 or float64.
+
+        Returns
+        -------
+        ndarray, (..., features)
+        """
         return layer_norm(x, self.weight, self.bias, eps=self.eps)
 
 
@@ -134,5 +144,15 @@ class RMSNorm:
     __repr__ = short_repr
 
     def __call__(self, x: npt.NDArray) -> npt.NDArray:
-        """Return ``rms_norm(x, weight, eps=eps)``."""
+        """Return ``rms_norm(x, weight, eps=eps)``.
+
+        Parameters
+        ----------
+        x : ndarray, (..., features)
+            float32 or float64.
+
+        Returns
+        -------
+        ndarray, (..., features)
+        """
         return rms_norm(x, self.weight, eps=self.eps)

@@ -137,7 +137,23 @@ class Bert:
         return self.encoder(x, lengths=lengths, cu_seqlens=cu_seqlens, **encoder_options)
 
     def tokenize(self, texts: Sequence[str]) -> list[npt.NDArray]:
-        """Return the token ids of each text, (tokens,) of int64, cut to `max_tokens`."""
+        """Return the token ids of each text, cut to `max_tokens`.
+
+        Parameters
+        ----------
+        texts : sequence of str
+
+        Returns
+        -------
+        list of ndarray of int64, (tokens,)
+
+        Raises
+        ------
+        TypeError
+            One str instead of a sequence.
+        ValueError
+            The model has no tokenizer.
+        """
         return [np.array(each.ids, np.int64) for each in self._encodings(texts)]
 
     def encode(

@@ -32,6 +32,8 @@ def attend(
         Scale, softcap, sinks and an additive bias (1 or B, H, L, S).
     cu_seq_lens_q, cu_seq_lens_k : Tensor, optional
         Where packed sequences begin and end, if there is no mask to say so.
+    cache : None
+        A paged cache, of continuous batching, is refused.
     **kwargs
         ``output_attentions``, and what other implementations look at: positions and the like.
 

@@ -120,6 +120,25 @@ def attention_mask(
 ):  # fmt: skip
     """The mask function that `register` registers, called as `transformers.masking_utils` does.
 
+    Parameters
+    ----------
+    batch_size, q_length, kv_length : int
+        Sizes of the table, (B, 1, L, S).
+    q_offset, kv_offset : int or Tensor
+        Position of the first query and of the first key.
+    mask_function : callable
+        ``mask_function(b, h, i, j)`` says whether query i sees key j, both counted as positions.
+    attention_mask : Tensor, (B, keys), optional
+        bool: False at padding.
+    allow_is_causal_skip, allow_is_bidirectional_skip : bool
+        False, both of them: the model asks for a table.
+    config : PreTrainedConfig, optional
+        Of the model.
+    cache_position : Tensor, (L,), optional
+        Positions of the queries, in place of `q_length` and `q_offset` (transformers up to 5.3).
+    **options
+        Of ``sdpa_mask``.
+
     Returns
     -------
     CompactMask or Tensor
