@@ -6,6 +6,7 @@ import numpy as np
 import fastattn
 from fastattn._check_dtypes import dtype_name
 from fastattn._check_options import array, per_batch, rename
+from fastattn._rotary import turned
 
 
 class Cache:
@@ -154,15 +155,8 @@ def rotation(cos, sin, interleaved, lengths):
             )
         work = np.float64 if tokens.dtype == np.float64 else np.float32
         c, s = (table[places][:, :, None].astype(work) for table in (cos, sin))
-        half = features // 2
-        first, second = (
-            (slice(0, features, 2), slice(1, features, 2))
-            if interleaved
-            else (slice(0, half), slice(half, features))
-        )
-        x, y = tokens[..., first].astype(work), tokens[..., second].astype(work)
         rotated = tokens.copy()
-        rotated[..., first], rotated[..., second] = x * c - y * s, x * s + y * c
+        rotated[..., :features] = turned(tokens[..., :features].astype(work), c, s, interleaved)
         return rotated
 
     return rotate

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastattn import _check_options as options
+from fastattn._rotary import turned
 from fastattn.layers import _check
 from fastattn.layers._repr import short_repr
 from fastattn.layers.rotary_scaling import rotary_frequencies
@@ -165,18 +166,4 @@ class Rotation:
             )
         shape = (*lead, *(1,) * (x.ndim - 2 - len(lead)), tokens, half)
         cos, sin = (part.astype(x.dtype).reshape(shape) for part in (self.cos, self.sin))
-        out = np.empty_like(x)
-        first, second = self._pairs(x, half)
-        out_first, out_second = self._pairs(out, half)
-        np.multiply(first, cos, out=out_first)
-        out_first -= second * sin
-        np.multiply(second, cos, out=out_second)
-        out_second += first * sin
-        out[..., 2 * half :] = x[..., 2 * half :]
-        return out
-
-    def _pairs(self, x, half):
-        """View the two features of each pair, (..., rotary_dim / 2) each."""
-        if self.rotary.interleaved:
-            return x[..., 0 : 2 * half : 2], x[..., 1 : 2 * half : 2]
-        return x[..., :half], x[..., half : 2 * half]
+        return turned(x, cos, sin, self.rotary.interleaved)
