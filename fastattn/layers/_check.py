@@ -7,6 +7,7 @@ import numpy as np
 
 from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as options
+from fastattn._check_varlen import check_end, cut_points
 
 # What weights may be stored in. Sums are formed in the dtype of the activations.
 STORED = ("float16", "bfloat16", "float32", "float64")
@@ -96,16 +97,10 @@ def not_wider(name, value, dtype):
         raise TypeError(f"{name}: expected dtype {dtype.name} like x, or narrower, got {found}")
 
 
-def indices(name, value, shape=None):
-    """Return integers as an array, of `shape` where one is given."""
-    if isinstance(value, list | tuple | range):
-        value = np.array(value) if len(value) else np.empty(0, np.int64)
-    value = options.array(name, value)
-    if value.dtype.kind not in "iu":
-        raise TypeError(f"{name}: expected integers, got dtype {value.dtype.name}")
-    if shape is not None and value.shape != shape:
-        raise ValueError(f"{name}: expected shape {shape}, got {value.shape}")
-    return value
+def indices(name, value):
+    """Return integers as an array; a range will do."""
+    value = list(value) if isinstance(value, range) else value
+    return options.integers(name, value, "an array of integers")
 
 
 def stop_ids(value):
@@ -165,10 +160,6 @@ def for_tokens(name, value, shape, end):
 
 def packing(name, value, total):
     """Return the borders of packed sequences, (B + 1,) int64: they rise from 0 to `total`."""
-    value = indices(name, value)
-    if value.ndim != 1 or value.size < 1:
-        raise ValueError(f"{name}: expected shape (sequences + 1,), got {value.shape}")
-    value = value.astype(np.int64)
-    if value[0] != 0 or value[-1] != total or (np.diff(value) < 0).any():
-        raise ValueError(f"{name}: expected numbers rising from 0 to {total} tokens, got {value}")
-    return value
+    cuts = cut_points(name, value)
+    check_end(name, cuts, total, "the number of tokens")
+    return cuts
