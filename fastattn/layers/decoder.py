@@ -187,10 +187,12 @@ class Decoder:
         caches: list[Cache] = []
         for layer in self.layers:
             each = layer.self_attention
-            depth = each.w_k.shape[1] // each.groups
-            value_depth = each.w_v.shape[1] // each.groups
+            depth = each.w_k.shape[1] // each.kv_head_count
+            value_depth = each.w_v.shape[1] // each.kv_head_count
             caches.append(
-                KVCache(batch, each.groups, depth, value_depth, capacity=capacity, dtype=dtype)
+                KVCache(
+                    batch, each.kv_head_count, depth, value_depth, capacity=capacity, dtype=dtype
+                )
             )
         return caches
 

@@ -83,21 +83,21 @@ class MultiHeadAttention:
         if self.kv_heads is None:
             object.__setattr__(self, "kv_heads", self.heads)
         options.integer("kv_heads", self.kv_heads, 1)
-        if self.heads % self.groups:
+        if self.heads % self.kv_head_count:
             raise ValueError(f"kv_heads: expected a divisor of {self.heads}, got {self.kv_heads}")
         for name, weight, heads in (
             ("w_q", self.w_q, self.heads),
-            ("w_k", self.w_k, self.groups),
-            ("w_v", self.w_v, self.groups),
+            ("w_k", self.w_k, self.kv_head_count),
+            ("w_v", self.w_v, self.kv_head_count),
         ):
             _check.parameter(name, weight, (None, None))
             if weight.shape[1] % heads:
                 expected = f"a multiple of {heads} columns, one group for each head"
                 raise ValueError(f"{name}: expected {expected}, got shape {weight.shape}")
         depth = self.w_q.shape[1] // self.heads
-        _check.parameter("w_k", self.w_k, (None, self.groups * depth))
+        _check.parameter("w_k", self.w_k, (None, self.kv_head_count * depth))
         _check.parameter("w_v", self.w_v, (self.w_k.shape[0], None))
-        width = self.heads * (self.w_v.shape[1] // self.groups)
+        width = self.heads * (self.w_v.shape[1] // self.kv_head_count)
         _check.optional("w_o", self.w_o, (width, None))
         if self.w_o is None and self.b_o is not None:
             raise ValueError("b_o: expected None without w_o, got an array")
@@ -110,8 +110,8 @@ class MultiHeadAttention:
             raise TypeError(f"rotary: expected a Rotary, got {found}")
 
     @property
-    def groups(self) -> int:
-        """`kv_heads` as a number, for type checkers too."""
+    def kv_head_count(self) -> int:
+        """The number of kv heads: `kv_heads`, which type checkers think may be None."""
         return self.heads if self.kv_heads is None else self.kv_heads
 
     def queries(self, x: npt.NDArray, turn: Rotation | None = None) -> npt.NDArray:
@@ -163,8 +163,8 @@ class MultiHeadAttention:
         context = _check.tokens("context", context, self.w_k.shape[0])
         k = project(context, self.w_k, self.b_k, ("w_k", "b_k"))
         v = project(context, self.w_v, self.b_v, ("w_v", "b_v"))
-        k = self._heads(k, self.groups, self.k_norm, turn)
-        return k, self._heads(v, self.groups, None, None)
+        k = self._heads(k, self.kv_head_count, self.k_norm, turn)
+        return k, self._heads(v, self.kv_head_count, None, None)
 
     @staticmethod
     def _heads(projected, heads, norm, turn):
