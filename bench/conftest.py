@@ -18,7 +18,7 @@ def pytest_addoption(parser):
     """Add --threads."""
     parser.addoption(
         "--threads",
-        type=at_least(1, cli.MOST_THREADS),
+        type=at_least(1, cli.MOST_METERED_THREADS),
         default=fastattn.get_num_threads(),
         help="threads of every bench",
     )

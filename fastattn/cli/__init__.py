@@ -20,7 +20,7 @@ Without a subcommand: what this machine and build are, a short check against the
 bench and sentences through a real model, in under half a minute."""
 
 
-MOST_THREADS = 1024  # the meters of the limits have an array and a thread for each
+MOST_METERED_THREADS = 1024  # the meters of the limits have an array and a thread for each
 
 
 class UsageError(Exception):
@@ -106,8 +106,8 @@ def threads_of(options):
     import fastattn
 
     count = fastattn.get_num_threads() if options.threads is None else options.threads
-    if not 1 <= count <= MOST_THREADS:
-        raise UsageError(f"--threads: expected 1 to {MOST_THREADS}, got {count}")
+    if not 1 <= count <= MOST_METERED_THREADS:
+        raise UsageError(f"--threads: expected 1 to {MOST_METERED_THREADS}, got {count}")
     return count
 
 

@@ -127,7 +127,7 @@ class Sampler:
         return (reached <= drawn).sum(axis=-1)
 
 
-def choice(
+def chooser(
     temperature: float = 0.0,
     top_k: int | None = None,
     top_p: float | None = None,

@@ -15,7 +15,7 @@ from fastattn.layers._repr import short_repr
 from fastattn.layers.batching import Ids, sequences
 from fastattn.layers.cache import Cache, check_caches, restored_on_error
 from fastattn.layers.decoder import Decoder
-from fastattn.layers.decoding import choice, collected, decode
+from fastattn.layers.decoding import chooser, collected, decode
 from fastattn.layers.embedding import Embedding
 from fastattn.layers.positions import token_positions
 from fastattn.layers.projections import project
@@ -157,7 +157,7 @@ class Llama:
         """
         rows, alone = sequences("prompt_ids", prompt_ids)
         stream = self._stream(
-            rows, choice(temperature, top_k, top_p, seed), max_new_tokens, stop_ids, caches
+            rows, chooser(temperature, top_k, top_p, seed), max_new_tokens, stop_ids, caches
         )
         with restored_on_error(caches or ()):
             tokens = collected(stream, len(rows))
@@ -189,7 +189,7 @@ class Llama:
         """
         rows, _ = sequences("prompt_ids", prompt_ids)
         return self._stream(
-            rows, choice(temperature, top_k, top_p, seed), max_new_tokens, stop_ids, caches
+            rows, chooser(temperature, top_k, top_p, seed), max_new_tokens, stop_ids, caches
         )
 
     def _stream(self, rows, choose, max_new_tokens, stop_ids, caches):
