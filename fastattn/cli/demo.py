@@ -3,8 +3,6 @@
 
 import importlib.metadata
 import importlib.util
-import statistics
-import time
 from pathlib import Path
 
 from fastattn.cli import UsageError, check_picture, heatmap
@@ -110,6 +108,7 @@ def show_times(model, sentences, repeats):
     """Print how long the layers take: padded with each attention, and packed."""
     from fastattn.cli import minilm
     from fastattn.layers import pack, pad
+    from fastattn.measure.timing import interleave
 
     rows = model.tokenize(sentences)
     ids, lengths = pad(rows)
@@ -119,20 +118,9 @@ def show_times(model, sentences, repeats):
         "fastattn": lambda: model(ids, lengths=lengths),
         "fastattn, packed instead of padded": lambda: model(packed, cu_seqlens=cu_seqlens),
     }
-    times = measure(ways, repeats)
+    # No rest between them: threads that spin on delay the matrix products in a program, too.
+    times = interleave(ways, rounds=repeats, settle=0.0).timings
     layers = len(model.encoder.layers)
     print(f"\n{len(rows)} sentences of up to {ids.shape[1]} tokens, {layers} layers:")
-    for name, seconds in times.items():
-        print(f"  {name:36} {seconds * 1e3:7.1f} ms")
-
-
-def measure(ways, repeats):
-    """Median seconds of each of the functions `ways`, interleaved."""
-    samples = {name: [] for name in ways}
-    for turn in range(repeats + 1):
-        for name, function in ways.items():
-            begin = time.perf_counter()
-            function()
-            if turn:  # the first round fills caches and thread pools
-                samples[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(each) for name, each in samples.items()}
+    for name, timing in times.items():
+        print(f"  {name:36} {timing.median * 1e3:7.1f} ms")
