@@ -9,6 +9,9 @@
  *                 q [depth][width]    s, p [key_block + padding][width]    o [value_depth][width]
  *
  *            q and o of thin tiles, of at most `lanes` rows: see kernels/thin.inc.
+ *   pieces   bfloat16 numbers whose sum a number is; panels hold them as a matrix unit reads them:
+ *            see pieces/panels.inc.
+ *   to ask   for rows of memory is to prefetch them, line by line.
  *
  * RESTRICTED HEADER. It is included by files compiled with different -m flags. A function defined
  * here (or in anything it includes) would be compiled once per instruction set under one name, and
@@ -24,8 +27,8 @@
 #include "platform.h"
 
 enum {
-    FA_ROWS_AHEAD = 64,  /* K and V are asked for so many keys before they are needed: mostly, */
-    FA_MOST_AHEAD = 128, /* and at most */
+    FA_ROWS_AHEAD = 64,  /* keys that K and V are asked for before they are needed, mostly */
+    FA_MOST_AHEAD = 128, /* the same, at most */
     FA_KEY_PADDING = 16, /* kernels look so far past the last key of a block */
     FA_PANEL_ALIGN = 32, /* panels hold a multiple of it, of keys and of features */
     FA_MAX_WIDTH = 64    /* rows of a tile on any instruction set, at most */
@@ -55,7 +58,7 @@ typedef enum { FA_REAL, FA_HALF, FA_BFLOAT, FA_CHAR, FA_E4M3, FA_E5M2, FA_STORAG
 /* One tile of query rows and its online-softmax state. */
 typedef struct {
     int vectors;         /* 1 ... max_vectors */
-    int beside;          /* more vectors in each row of q and o, that are left out just now */
+    int beside;          /* of part of a tile: rows of q and o go on for so many more vectors */
     int thin;            /* rows of a thin tile, with those that fill it up; 0: a wide one */
     int spread;          /* features of a row beside each other in a vector of a thin tile */
     int fresh;           /* no key seen yet: o holds nothing */
@@ -65,11 +68,11 @@ typedef struct {
     void *o;             /* unnormalised output */
     void *m, *l;         /* [width] running maximum and sum */
     void *s;             /* scratch for scores, then probabilities */
-    void *spare;         /* of a thin tile: room for another o, of whole fours of vectors */
+    void *spare;         /* of a thin tile: another o, each row of whole fours of vectors */
     /* For the matrix unit: */
     void *q_panels; /* unscaled queries as pieces; NULL: the tile goes without it */
     void *p;        /* scratch for probabilities as pieces */
-    double factor;  /* of scores of pieces */
+    double factor;  /* products of pieces times this are scores */
 } fa_tile;
 
 /* How the scores of a block differ from plain scaled products. NULL members do not apply. */
@@ -88,13 +91,15 @@ typedef struct {
 typedef struct {
     int keys;
     const void *const *k, *const *v;             /* [keys + FA_KEY_PADDING], at the end any rows */
-    const void *const *k_ahead, *const *v_ahead; /* likewise: to ask for at each key, of any kind */
+    const void *const *k_ahead, *const *v_ahead; /* likewise: rows to ask for at each key, in the
+                                                  * end those that the next task begins with */
     /* Thin tiles read rows of any storage, and multiply what they read by [keys] scales or NULL;
      * for wide tiles FA_REAL and NULL. */
     fa_storage storage;
-    int ahead_element; /* bytes: wide tiles ask for rows as they lie, not as they are copied */
+    int ahead_element; /* bytes of an element of these: they are as stored, where k may be copies */
     int first;         /* the rows come from memory: no tile has used them just now */
-    /* For wide tiles: [keys] rows to ask for besides, on the way over the values; or NULL. */
+    /* For wide tiles: [keys] rows to ask for besides, of outputs or of the next queries, on the way
+     * over the values; or NULL. */
     const void *const *soon;
     int soon_element; /* bytes */
     const float *k_scales, *v_scales;
@@ -103,8 +108,8 @@ typedef struct {
     const fa_modifiers *modifiers;
 } fa_block;
 
-/* Numbers as sums of bfloat16, which are their pieces: so many of each, or three of q and k,
- * where an error of a score counts the more the larger it is, and two of v. */
+/* How many pieces numbers have: all of them the same, or q and k three, because an error of a score
+ * counts more the larger the score is, and v two. */
 typedef enum { FA_ONE_PIECE, FA_TWO_PIECES, FA_THREE_AND_TWO, FA_THREE_PIECES, FA_SPLITS } fa_split;
 
 /* Tiles on a matrix unit, which multiplies bfloat16; some thin ones multiply int8 as it is.
@@ -114,23 +119,23 @@ typedef enum { FA_ONE_PIECE, FA_TWO_PIECES, FA_THREE_AND_TWO, FA_THREE_PIECES, F
 typedef struct {
     int pieces; /* the fewest of any number */
     int max_vectors, key_block;
-    /* Of a sequence: rows, keys times features, rows times both. Below, the other kernels are the
-     * faster ones. */
+    /* Of a sequence with fewer rows, keys times features, or rows times both, the other kernels are
+     * the faster ones. */
     int min_rows, min_key_numbers, min_products;
-    int load_keys;      /* packed at a time, of several blocks; 0: none are */
-    int rows_ahead;     /* see FA_ROWS_AHEAD */
-    int chunk_keys;     /* of a state */
+    int load_keys;      /* packed at a time, of one block or several; 0: nothing is packed */
+    int rows_ahead;     /* as FA_ROWS_AHEAD */
+    int chunk_keys;     /* of a head with several tiles: see sequence.h */
     int most_thin_rows; /* of thin tiles: as in fa_kernels */
     /* Bytes of the panels of so many rows of q, k or v, and of p. */
     int64_t (*panel_bytes)(int64_t rows, int64_t depth);
     /* Rows [count] as they are stored; 0 if pieces do not carry some number. */
     int (*pack_queries)(fa_tile *tile, fa_storage storage, const void *const *rows, int count);
-    /* block->k and v, of block->storage and times its scales, to its panels; likewise. */
+    /* block->k and v, of block->storage and times its scales, to panels; returns the same. */
     int (*pack_keys)(const fa_tile *tile, const fa_block *block, void *k_panels, void *v_panels);
     /* Of a tile and a block with panels. 0 if it meets numbers that pieces do not carry, which
      * packing need not look for; the state is then as if nothing had happened. */
     int (*update)(fa_tile *tile, const fa_block *block);
-    /* On each thread around all of the above. */
+    /* On each thread, before the first keys of a task are packed, and after its last update. */
     void (*enter)(void);
     void (*leave)(void);
     /* The limit of the unit: floating-point operations done in registers. */
@@ -142,11 +147,10 @@ FA_INLINE int fa_rows_ahead(const fa_matrix *matrix)
     return matrix ? matrix->rows_ahead : FA_ROWS_AHEAD;
 }
 
-/* What an instruction set has of them: [FA_SPLITS], 0 where there is none, or NULL; and for one
- * vector of rows of bfloat16, by what K and V are stored as, [FA_STORAGES] or NULL. */
+/* What an instruction set has of them. */
 typedef struct {
-    const fa_matrix *wide;
-    const fa_matrix *const *thin;
+    const fa_matrix *wide;        /* [FA_SPLITS], pieces 0 where there is none; or NULL */
+    const fa_matrix *const *thin; /* for queries of bfloat16, [FA_STORAGES] of K and V; or NULL */
 } fa_unit;
 
 typedef struct fa_kernels {

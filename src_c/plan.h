@@ -17,7 +17,7 @@ enum { FA_MAX_TILES = 32 }; /* of a task */
 typedef struct {
     int64_t sequence;
     int64_t first_task, first_part;
-    int64_t first_state; /* bytes */
+    int64_t first_state; /* bytes from plan->states on */
 } fa_entry;
 
 typedef struct {
@@ -44,7 +44,7 @@ typedef struct {
     fa_entry *entries; /* [sequences + 1], the longest sequence first */
     int tiles, heads;
     int thin_tiles; /* of a kv head, at most */
-    int in_order;   /* those heads ask for keys of all of them, as they lie: ahead.c */
+    int in_order;   /* heads of a part ask for keys of all of them, as they lie: ahead.c */
     int split;      /* chunks of a task, or 0 */
     int64_t tasks, parts;
     int threads;
@@ -63,7 +63,8 @@ typedef struct {
 fa_status fa_plan_make(fa_plan *plan, const fa_args *given, int weights);
 void fa_plan_free(fa_plan *plan);
 
-/* In place: a copy would be read back in larger pieces than it was written in, which waits. */
+/* Not by value: a copy would read in whole vectors what was stored number by number just before,
+ * and loads that span several stores wait for them. */
 void fa_plan_sequence(const fa_plan *plan, int64_t index, fa_sequence *sequence);
 
 /* ---- tasks.c ---- */

@@ -18,7 +18,7 @@ typedef struct {
 
 fa_range fa_allowed(const fa_positions *positions, int64_t query);
 
-/* Of several queries: keys that any of them sees, and the part of those that all of them see. */
+/* Of several queries: keys that any of them sees, and those of them that all of them see. */
 typedef struct {
     int64_t begin, end, full_begin, full_end;
 } fa_span;

@@ -17,7 +17,7 @@
 
 enum {
     /* Keys of a chunk, at most: enough to hide what merging costs, few enough to deal a long cache
-       out evenly. Where there are many tiles on a matrix unit, that says how many. */
+       out evenly. Several tiles on a matrix unit have that unit's chunk_keys instead. */
     FA_CHUNK_KEYS = 512,
 };
 
@@ -33,7 +33,7 @@ typedef struct {
     int64_t chunks;
 } fa_sequence;
 
-/* What to use where it is faster, or NULL: for any rows, and for one vector of them. */
+/* What of a unit can multiply these types, or NULL: in wide tiles, and in thin ones. */
 typedef struct {
     const fa_matrix *wide, *thin;
 } fa_matrices;

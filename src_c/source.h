@@ -27,7 +27,7 @@ typedef struct {
     int page_shift; /* page_keys = 1 << page_shift, or -1 */
 } fa_rows;
 
-/* Whether elements do not lie one after another, aligned. */
+/* Whether elements of a row lie apart, or, at one of `count` strides over other axes, unaligned. */
 int fa_rows_scattered(const fa_rows *source, const int64_t *other_strides, int count);
 
 /* The address of a row. */

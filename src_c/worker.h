@@ -30,11 +30,11 @@ typedef struct {
     fa_sequence sequence;
     fa_share share;
     int tiles;                      /* of all heads of the share, head by head */
-    int head;                       /* of the share: */
-    fa_rows k, v, k_scale, v_scale; /* its rows */
-    int k_copied, v_copied;         /* or else kernels read the rows themselves */
-    int panels;                     /* the keys at hand are in panels, */
-    int widened;                    /* or in rows of the kernels' type */
+    int head;                       /* of the share: whose turn it is */
+    fa_rows k, v, k_scale, v_scale; /* of that head */
+    int k_copied, v_copied;         /* or else kernels read rows where they lie */
+    int panels;                     /* whether the keys at hand are in panels */
+    int widened;                    /* whether the table's kernels can read their rows */
     fa_worker_tile tile[FA_MAX_TILES];
     int64_t block_begin, block_end; /* blocks that some tile needs */
     int64_t chunk;                  /* whose state the tiles have */
@@ -43,18 +43,18 @@ typedef struct {
     fa_share next_share;
     fa_sequence next_sequence;
 
-    int64_t first_row;                           /* of those at hand; panels begin with it */
+    int64_t first_row;                           /* <= first_key: panels begin with it */
     int64_t first_key, key_end;                  /* keys at hand: of one or more blocks */
     int block_used;                              /* by a tile: its rows are in the cache */
     const void *const *k_ahead, *const *v_ahead; /* fa_block has them */
 
     /* scratch */
     const void **k_rows, **v_rows; /* of the keys at hand */
-    const void **k_asks, **v_asks; /* of the last one */
-    void **soon_rows;              /* fa_block has them */
+    const void **k_asks, **v_asks; /* room for k_ahead and v_ahead where no other list has them */
+    void **soon_rows;              /* room for fa_block.soon */
     char *k_copy, *v_copy;         /* copied rows */
     void *k_panels, *v_panels;
-    float *k_scales, *v_scales; /* of its keys */
+    float *k_scales, *v_scales; /* of the keys at hand */
     char *elements;             /* one row of scattered elements */
     const char **mask_rows;
     void **rows;                                  /* of a tile: queries in, outputs out */
@@ -76,19 +76,23 @@ fa_worker *fa_worker_start(const fa_plan *plan, int64_t task, int64_t next, int 
 fa_worker *fa_worker_resume(const fa_plan *plan, int64_t part, int thread);
 /* After the last block. */
 void fa_worker_stop(fa_worker *worker);
-/* Bring the keys of blocks [block, end) of one of the heads, or of the first ones, up to what is
- * returned. So many are best brought together. */
+/* Where to end a load that begins with `block`: so many blocks are best loaded together. */
 int64_t fa_worker_load_end(const fa_worker *worker, int64_t block);
+/* Bring the keys of blocks [block, end) of a head, or only of the first of these blocks. Returns
+ * where those end that are at hand now. */
 int64_t fa_worker_load(fa_worker *worker, int head, int64_t block, int64_t end);
-/* A tile of that head, by a block of keys, or by some from there on; the first one that is left. */
+/* Update a tile of that head with `block`, or with a few blocks from there on. Returns where those
+ * end. */
 int64_t fa_worker_update(fa_worker *worker, int tile, int64_t block, int64_t end);
+/* Write the weights of all tiles, or their outputs. */
 void fa_worker_weigh(fa_worker *worker);
 void fa_worker_finish(fa_worker *worker);
 
 /* ---- ahead.c: what to ask for ---- */
 
+/* The thread's next task, or < 0. */
 void fa_worker_expect(fa_worker *worker, int64_t next);
-/* `count` rows are at hand, and so many follow. */
+/* Set k_ahead and v_ahead for the `count` rows at hand; `following` more come after them. */
 void fa_worker_look_ahead(fa_worker *worker, int64_t count, int64_t following);
 
 /* ---- state.c: chunks ---- */
@@ -100,11 +104,12 @@ void fa_worker_begin(fa_worker *worker, fa_worker_tile *tile);
  * kept in the plan's memory. */
 void fa_worker_next_chunk(fa_worker *worker, int64_t chunk);
 
-/* After the last block: the state over all chunks, or the last one kept as well. */
+/* After the last block: make the states those over all chunks. */
 void fa_worker_fold(fa_worker *worker);
+/* After the last block with plan->split: keep the states of the last chunk, too. */
 void fa_worker_keep(fa_worker *worker);
 
-/* The state over all chunks that were kept. */
+/* Make the state of a tile that over all chunks that were kept. */
 void fa_worker_collect(fa_worker *worker, fa_worker_tile *tile);
 
 /* ---- rows.c: rows of tiles and blocks between memory and kernels ---- */
@@ -120,10 +125,11 @@ void fa_worker_point(const fa_worker *worker, const fa_worker_tile *tile, const 
 void fa_point_queries(const fa_plan *plan, const fa_sequence *sequence, const fa_tensor *tensor,
                       int64_t kv_head, int64_t row_begin, int count, void **rows);
 
-/* Queries in, for the matrix unit if it is used and carries them; for the other kernels, which
- * is done when a tile first needs it. */
+/* Queries in, for the matrix unit, if there is one and it carries them. */
 void fa_worker_pack_panels(fa_worker *worker, fa_worker_tile *tile);
+/* Queries in, for the table's kernels: when a tile first needs them. */
 void fa_worker_pack_rows(fa_worker *worker, fa_worker_tile *tile);
+/* Outputs out, and lse. */
 void fa_worker_write(fa_worker *worker, fa_worker_tile *tile);
 
 /* Rows [first, first + count) of k or v, copied in the type of the kernels or not; what follows
