@@ -14,7 +14,7 @@
  *   v_gt(a, b) v_eq(a, b)          comparisons, false for NaN
  *   v_negative(a)                  lanes whose sign bit is set, -0 included
  *   v_select(mask, a, b)           a where mask, else b
- *   v_any(mask) v_all(mask)       some lane, every lane
+ *   v_any(mask) v_all(mask)        some lane, every lane
  *   v_pow2(x, &n)                  n = x rounded to an integer, returns 2^n;
  *                                  x in [POW2_MIN, 100], and 2^POW2_MIN is returned as 0
  *   v_transpose(rows)              LANES x LANES, in place
@@ -26,8 +26,9 @@
  *                                  are lane k * LANES / n + r; rows are used up
  *   v_shift_bits(a)                the bits of each lane, one to the left
  *   v_flags(bytes)                 32 bytes as 32 bits, set where not zero, the first lowest
-
- *   and for float, numbers in memory at any address:
+ *
+ * and for float, numbers in memory at any address:
+ *
  *   v_from_half v_from_bfloat v_from_int8 v_from_e4m3 v_from_e5m2    LANES of them, exactly
  *   v_to_half v_to_bfloat                                rounded to nearest even, NaN stays NaN
  *   v_e4m3_to_half v_e5m2_to_half                        HALVES_RUN of them, exactly: only where
