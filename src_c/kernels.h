@@ -16,7 +16,8 @@
  * RESTRICTED HEADER. It is included by files compiled with different -m flags. A function defined
  * here (or in anything it includes) would be compiled once per instruction set under one name, and
  * the linker may keep the AVX-512 copy for everybody: an illegal instruction on older machines.
- * So: types and macros only; everything below isa/ is static; no other header of the project.
+ * So: types and macros only, no other header of the project but platform.h, which is the same;
+ * everything below isa/ is static.
  */
 #ifndef FA_KERNELS_H
 #define FA_KERNELS_H
@@ -141,11 +142,6 @@ typedef struct {
     /* The limit of the unit: floating-point operations done in registers. */
     double (*product_loop)(int64_t repeats);
 } fa_matrix;
-
-FA_INLINE int fa_rows_ahead(const fa_matrix *matrix)
-{
-    return matrix ? matrix->rows_ahead : FA_ROWS_AHEAD;
-}
 
 /* What an instruction set has of them. */
 typedef struct {
