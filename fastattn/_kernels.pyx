@@ -33,7 +33,7 @@ cdef extern from "kernels.h":
         void *spare
 
     ctypedef struct fa_modifiers:
-        int first
+        int keys_before
         double cap
         const void *slope
         const void *position
@@ -44,7 +44,7 @@ cdef extern from "kernels.h":
         const char *const *mask_rows
 
     ctypedef struct fa_block:
-        int keys, ahead_element, first
+        int keys, ahead_element, from_memory
         const void *const *k
         const void *const *v
         const void *const *k_ahead
@@ -253,7 +253,7 @@ cdef class Tile:
         block.v = <const void *const *><uintptr_t>address(v_rows)
         block.k_ahead = block.k + FA_ROWS_AHEAD
         block.v_ahead = block.v + FA_ROWS_AHEAD if v is not None else NULL
-        block.storage, block.first = FA_REAL, v is not None
+        block.storage, block.from_memory = FA_REAL, v is not None
         block.ahead_element = self.kernels.real_size
         if modifiers is not None:
             modifiers = dict(modifiers)
@@ -291,7 +291,7 @@ cdef pointers(array, int count, int padding):
 
 cdef fill_modifiers(fa_modifiers *target, options, int width):
     mask = options.get("mask")
-    target.first = options.get("first", 0)
+    target.keys_before = options.get("keys_before", 0)
     target.cap = options.get("cap", 0.0)
     target.slope = <const void *><uintptr_t>address(options.get("slope"))
     target.position = <const void *><uintptr_t>address(options.get("position"))

@@ -78,9 +78,9 @@ typedef struct {
 
 /* How the scores of a block differ from plain scaled products. NULL members do not apply. */
 typedef struct {
-    int first;                    /* keys before the block's, from which on all below counts;
-                                   * 0 but for the steps of stairs.inc */
-    double cap;                   /* > 0: s = cap * tanh(s); q was packed with scale / cap */
+    int keys_before; /* of a block in steps (stairs.inc), of those before; else 0. Its first key is
+                      * the block's start for all below */
+    double cap;      /* > 0: s = cap * tanh(s); q was packed with scale / cap */
     const void *slope, *position; /* ALiBi: s -= slope * |position - j|, j from the block's start */
     const void *begin, *end;      /* keys begin <= j < end are allowed, j from the block's start */
     fa_mask_type mask;
@@ -98,7 +98,7 @@ typedef struct {
      * for wide tiles FA_REAL and NULL. */
     fa_storage storage;
     int ahead_element; /* bytes of an element of these: they are as stored, where k may be copies */
-    int first;         /* the rows come from memory: no tile has used them just now */
+    int from_memory;   /* no tile has used the rows just now */
     /* For wide tiles: [keys] rows to ask for besides, of outputs or of the next queries, on the way
      * over the values; or NULL. */
     const void *const *soon;

@@ -160,8 +160,8 @@ static void load_panels(fa_worker *worker)
     fa_block all = {.k = worker->k_rows, .v = worker->v_rows};
     all.k_ahead = worker->k_ahead, all.v_ahead = worker->v_ahead;
     all.keys = (int)(worker->key_end - worker->first_row);
-    all.first = (worker->sequence.positions.end > LONG_CACHE || worker->next_task >= 0) &&
-                !worker->k_copied;
+    all.from_memory = (worker->sequence.positions.end > LONG_CACHE || worker->next_task >= 0) &&
+                      !worker->k_copied;
     if (!worker->k_copied) {
         all.storage = plan->kv_storage;
         all.k_scales = plan->args->k_scale.data ? worker->k_scales : NULL;
@@ -308,7 +308,7 @@ static void update_range(fa_worker *worker, fa_worker_tile *tile, int64_t block,
 {
     const fa_matrix *matrix = worker->sequence.matrix;
     fa_block part = block_of(worker, tile, block, range);
-    part.first = !worker->block_used && !matrix;
+    part.from_memory = !worker->block_used && !matrix;
     if (!matrix) expect_rows(worker, tile, range.end, &part);
     const int in_panels = matrix && tile->state.q_panels && part.k_panels;
     if (in_panels && matrix->update(&tile->state, &part)) {

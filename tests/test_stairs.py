@@ -59,7 +59,7 @@ def test_steps(isa, dtype, vectors, ends, masked, infinite, rng):
         scores = k.astype(float) @ q.T.astype(float)
         bounds = _kernels.aligned((4, width), dtype, 0)
         bounds[1] = end + first
-        modifiers = {"begin": bounds[0], "end": bounds[1], "first": first}
+        modifiers = {"begin": bounds[0], "end": bounds[1], "keys_before": first}
         if masked:
             bounds[2], bounds[3] = rng.random(width), np.arange(width)
             mask = np.where(rng.random((width, keys + first)) < 0.3, -np.inf, 0.5).astype(dtype)
