@@ -2,8 +2,7 @@
  * What is asked for long before it is needed, and comes from memory while a thread computes: for
  * each key at hand a later one (fa_rows_ahead), or one of the next block of all heads that take
  * turns, and where the task has none left, what the thread's next task begins with. Without that
- * its queries came when they were packed: a ninth of the time of many heads of 64 x 64, measured on
- * Zen 4.
+ * its queries would come when they are packed, for which short tasks wait long.
  */
 #include <string.h>
 
@@ -70,8 +69,8 @@ static void expect_next(const fa_worker *worker, space *k, space *v)
 }
 
 /* What a head asks for that takes turns with others: its share of the next block of all of them,
- * key by key. Its own keys are short pieces of memory, a stride apart, and come slowly: on Zen 3, a
- * plain loop over blocks of 8 heads of 256 bytes read 17 to 19 GB/s so, 22 to 30 as they lie. */
+ * key by key. Its own keys are short pieces of memory, a stride apart, and so even a plain loop
+ * reads them more slowly than all as they lie (Zen 3). */
 static void expect_in_order(const fa_worker *worker, const fa_rows *source, int64_t head_stride,
                             int64_t count, const void **rows)
 {

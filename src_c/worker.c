@@ -172,8 +172,8 @@ static void load_panels(fa_worker *worker)
 }
 
 /* Thin tiles get their rows chunk by chunk: to point at those of each block, and at those ahead of
- * it, was up to a tenth of the time of one row. But rows that are copied stay in the caches, and
- * heads that take turns do it block by block. */
+ * it, takes time that shows where there is one row. But rows that are copied stay in the caches,
+ * and heads that take turns do it block by block. */
 int64_t fa_worker_load_end(const fa_worker *worker, int64_t block)
 {
     const fa_sequence *sequence = &worker->sequence;
@@ -237,8 +237,8 @@ static fa_range needed(const fa_worker *worker, const fa_worker_tile *tile, int6
 }
 
 /* With one of its last blocks a tile asks for its rows of the output: stores wait for lines that
- * are not there, one after the other. That was a tenth of the time of many heads of 64 x 64. With
- * the others it asks for the queries of the next tile, until they are packed. */
+ * are not there, one after the other, which is long beside a short sequence. With the others it
+ * asks for the queries of the next tile, until they are packed. */
 static void expect_rows(fa_worker *worker, const fa_worker_tile *tile, int64_t end, fa_block *part)
 {
     const fa_plan *plan = worker->plan;

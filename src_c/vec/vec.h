@@ -67,8 +67,7 @@ typedef uint64_t real_bits;
 #endif
 
 /* Keeps numbers that several instructions take in a register. GCC 12 lets each read them, and the
- * cache serves no more than a line in a cycle, or puts them on the stack first: int8 of 4 rows took
- * 20 cycles a key instead of 16, scores of float16 on AVX2 1.2 times as long. */
+ * cache serves no more than a line in a cycle, or puts them on the stack first. */
 #if defined(__x86_64__) && !defined(FA_EMULATED)
 #define FA_KEEP_VECTOR(numbers) __asm__("" : "+v"(numbers))
 #else
