@@ -210,14 +210,16 @@ void fa_plan_entries(fa_plan *plan)
     }
 }
 
-/* The entry whose tasks (or parts) the index is one of. */
-static const fa_entry *entry_of(const fa_plan *plan, int64_t index, int of_parts)
+typedef enum { OF_TASKS, OF_PARTS } entry_index;
+
+/* The entry whose tasks or parts the index is one of. */
+static const fa_entry *entry_of(const fa_plan *plan, int64_t index, entry_index of)
 {
     int64_t low = 0, high = plan->sequences;
     while (high - low > 1) {
         const int64_t middle = low + (high - low) / 2;
         const fa_entry *entry = &plan->entries[middle];
-        if ((of_parts ? entry->first_part : entry->first_task) <= index) low = middle;
+        if ((of == OF_PARTS ? entry->first_part : entry->first_task) <= index) low = middle;
         else high = middle;
     }
     return &plan->entries[low];
@@ -239,14 +241,14 @@ static fa_share share_of(const fa_plan *plan, const fa_entry *entry, int64_t par
 
 fa_share fa_share_of_part(const fa_plan *plan, int64_t part, fa_sequence *sequence)
 {
-    const fa_entry *entry = entry_of(plan, part, 1);
+    const fa_entry *entry = entry_of(plan, part, OF_PARTS);
     fa_plan_sequence(plan, entry->sequence, sequence);
     return share_of(plan, entry, part - entry->first_part, sequence);
 }
 
 fa_share fa_share_of_task(const fa_plan *plan, int64_t task, fa_sequence *sequence)
 {
-    const fa_entry *entry = entry_of(plan, task, 0);
+    const fa_entry *entry = entry_of(plan, task, OF_TASKS);
     fa_plan_sequence(plan, entry->sequence, sequence);
     const int64_t parts = parts_of(plan, sequence), own = task - entry->first_task;
     fa_share share = share_of(plan, entry, own % parts, sequence);

@@ -127,6 +127,8 @@ fa_worker *fa_worker_resume(const fa_plan *plan, int64_t part, int thread)
 
 /* ---- one block ---- */
 
+enum { IN_PLACE, COPIED }; /* rows of keys */
+
 /* In rows before the first key, which only panels have, stands that key: no query sees them. */
 static void bring(fa_worker *worker, int64_t end, int k_copied, int v_copied)
 {
@@ -281,7 +283,7 @@ static fa_block block_of(fa_worker *worker, const fa_worker_tile *tile, int64_t 
 /* What the matrix unit cannot do with these numbers, the other kernels do. */
 static void without_matrix(fa_worker *worker)
 {
-    if (!worker->widened) bring(worker, worker->key_end, 1, 1);
+    if (!worker->widened) bring(worker, worker->key_end, COPIED, COPIED);
     worker->widened = 1;
 }
 
