@@ -113,7 +113,8 @@ typedef struct {
  * counts more the larger the score is, and v two. */
 typedef enum { FA_ONE_PIECE, FA_TWO_PIECES, FA_THREE_AND_TWO, FA_THREE_PIECES, FA_SPLITS } fa_split;
 
-/* Tiles on a matrix unit, which multiplies bfloat16; some thin ones multiply int8 as it is.
+/* Tiles on a matrix unit: instructions that multiply narrower numbers than the table's, and more of
+ * them, by tiles or by vectors. Bfloat16; for some thin tiles int8 as it is.
  * A tile and a block whose numbers pieces carry have panels; all others, and all other stages, are
  * what the table beside the unit has for them. State and output of a tile lie as they always do,
  * but that a thin tile's o has room for a whole vector of rows. */

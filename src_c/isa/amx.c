@@ -13,4 +13,4 @@
 #include "../amx/unit.inc"
 
 extern const fa_unit fa_unit_amx;
-const fa_unit fa_unit_amx = {.wide = MATRIX, .thin = THIN_MATRIX};
+const fa_unit fa_unit_amx = {.wide = WIDE_MATRIX, .thin = THIN_MATRIX};

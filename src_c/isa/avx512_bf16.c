@@ -13,4 +13,4 @@
 #include "../dot/unit.inc"
 
 extern const fa_unit fa_unit_avx512_bf16;
-const fa_unit fa_unit_avx512_bf16 = {.wide = MATRIX, .thin = THIN_MATRIX};
+const fa_unit fa_unit_avx512_bf16 = {.wide = WIDE_MATRIX, .thin = THIN_MATRIX};

@@ -13,4 +13,4 @@
 #include "../mmla/unit.inc"
 
 extern const fa_unit fa_unit_neon_bf16;
-const fa_unit fa_unit_neon_bf16 = {.wide = MATRIX};
+const fa_unit fa_unit_neon_bf16 = {.wide = WIDE_MATRIX};
