@@ -14,14 +14,14 @@ typedef struct {
 /* A query tile: the state of the current chunk, and that of all chunks before it. */
 typedef struct {
     fa_tile state, past;
-    fa_state_memory own[2]; /* theirs, as the task begins */
+    fa_state_memory own[2]; /* memory of both, as the task begins */
     int has_past;
     int64_t kv_head, index; /* which tile of which head it is */
     int64_t first_chunk;    /* of the keys that its queries see */
     fa_tile_rows rows;
     fa_span span;          /* keys that its queries see */
     const uint8_t *states; /* of the blocks of an explicit mask, or NULL */
-    void *q_panels;        /* memory for them */
+    void *q_panels;        /* memory for state.q_panels */
     int packed;            /* state.q holds the queries */
 } fa_worker_tile;
 
@@ -46,7 +46,7 @@ typedef struct {
     int64_t first_row;                           /* <= first_key: panels begin with it */
     int64_t first_key, key_end;                  /* keys at hand: of one or more blocks */
     int block_used;                              /* by a tile: its rows are in the cache */
-    const void *const *k_ahead, *const *v_ahead; /* fa_block has them */
+    const void *const *k_ahead, *const *v_ahead; /* as in fa_block */
 
     /* scratch */
     const void **k_rows, **v_rows; /* of the keys at hand */
