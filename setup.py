@@ -2,6 +2,7 @@
 
 import os
 import platform
+import runpy
 import shutil
 import struct
 import sys
@@ -18,30 +19,14 @@ from setuptools.errors import CompileError, LinkError
 from setuptools.modified import newer_group
 
 MACHINE = platform.machine().lower()
-X86, ARM = {"x86_64", "amd64"}, {"aarch64", "arm64"}
+MACHINE = {"amd64": "x86_64", "arm64": "aarch64"}.get(MACHINE, MACHINE)
+TABLE = "src_c/isa/flags.py"
+ISAS = runpy.run_path(TABLE)["ISAS"]
 # Tiles have to be asked for, which only Linux is asked here.
-TILES = X86 if sys.platform == "linux" else set()
-DOTS = X86 if sys.platform != "win32" else set()
-BFLOATS = ARM if sys.platform in ("linux", "darwin") else set()
-AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
-AMX = ["-mamx-tile", "-mamx-bf16", "-mamx-int8"]
-#   ISA        machines   GCC and Clang                                          MSVC
-ISAS = {
-    "scalar": (None, ["-fno-tree-vectorize", "-fno-tree-slp-vectorize"], []),
-    "avx2": (X86, ["-mavx2", "-mfma", "-mf16c"], ["/arch:AVX2"]),
-    "avx512": (X86, ["-mfma", "-mf16c", *AVX512], ["/arch:AVX512"]),
-    "avx512_bf16": (
-        DOTS,
-        ["-mfma", "-mf16c", *AVX512, "-mavx512vbmi", "-mavx512vnni", "-mavx512bf16"],
-        [],
-    ),
-    "amx": (
-        TILES,
-        ["-mfma", "-mf16c", *AVX512, "-mavx512vbmi", "-mgfni", *AMX],
-        [],
-    ),
-    "neon": (ARM, [], []),
-    "neon_bf16": (BFLOATS, ["-march=armv8.2-a+bf16"], []),
+SYSTEM_HAS = {
+    "avx512_bf16": sys.platform != "win32",
+    "amx": sys.platform == "linux",
+    "neon_bf16": sys.platform in ("linux", "darwin"),
 }
 # A unit beside the kernels of the level below, and nothing else.
 UNITS = {"avx512_bf16", "amx", "neon_bf16"}
@@ -114,7 +99,7 @@ class BuildExt(build_ext):
         """Compile one file if it or any header is newer than its object."""
         directory = os.path.join(self.build_temp, "objects" + suffix)
         [target] = self.compiler.object_filenames([path], output_dir=directory)
-        if self.force or newer_group([path, "setup.py", *HEADERS], target):
+        if self.force or newer_group([path, "setup.py", TABLE, *HEADERS], target):
             self.compiler.compile(
                 [path],
                 output_dir=directory,
@@ -126,8 +111,8 @@ class BuildExt(build_ext):
 
     def can_build(self, isa, kind):
         """Whether an instruction set is of this machine, and known to the compiler."""
-        machines, *flags = ISAS[isa]
-        if machines is not None and MACHINE not in machines:
+        machine, *flags = ISAS[isa]
+        if machine not in ("any", MACHINE) or not SYSTEM_HAS.get(isa, True):
             return False
         flags = flags[kind == "msvc"]
         with tempfile.TemporaryDirectory() as directory:

@@ -5,6 +5,7 @@ import ast
 import importlib
 import inspect
 import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -25,14 +26,8 @@ pytestmark = [
     pytest.mark.skipif(not C_FILES, reason="needs the source tree"),
 ]
 COMPILER = shutil.which("gcc")
-FLAGS = {
-    "scalar": [],
-    "avx2": ["-mavx2", "-mfma", "-mf16c"],
-    "avx512": ["-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"],
-}
-FLAGS["avx512_bf16"] = [*FLAGS["avx512"], "-mavx512vbmi", "-mavx512vnni", "-mavx512bf16"]
-FLAGS["amx"] = [*FLAGS["avx512"], "-mavx512vbmi", "-mgfni"]
-FLAGS["amx"] += ["-mamx-tile", "-mamx-bf16", "-mamx-int8"]
+TABLE = runpy.run_path(ROOT / "src_c" / "isa" / "flags.py")["ISAS"] if C_FILES else {}
+FLAGS = {isa: flags for isa, (machine, flags, _) in TABLE.items() if machine in ("any", "x86_64")}
 
 
 @pytest.mark.parametrize("path", [*C_FILES, *PYTHON, *OTHER], ids=lambda p: p.name)

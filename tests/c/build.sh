@@ -14,37 +14,28 @@ sources=()
 for source in src_c/*.c; do # cpu.c: below
     [[ $source == src_c/cpu.c || $source == src_c/profile.c || $source == src_c/xla_* ]] || sources+=("$source")
 done
-isas=(scalar)
-case $compiler in
-simde)
+[[ $compiler == simde ]] && machine=x86_64 || machine=$("$compiler" -dumpmachine)
+table=$(python3 src_c/isa/flags.py "${machine%%-*}")
+declare -A own # flags
+while read -r isa words; do own[$isa]=$words; done <<<"$table"
+if [[ $compiler == simde ]]; then
     compiler=gcc
-    isas+=(avx512 avx512_bf16 amx)
+    isas=(scalar avx512 avx512_bf16 amx)
     sources+=(tests/c/simde/cpu.c)
-    avx512=(-std=gnu11 -O1 -DFA_EMULATED -isystem tests/c/simde -mavx2 -mfma -mf16c -Wno-psabi)
-    avx512_bf16=("${avx512[@]}")
-    amx=("${avx512[@]}")
-    ;;
-*)
+    portable="-std=gnu11 -O1 -DFA_EMULATED -isystem tests/c/simde -mavx2 -mfma -mf16c -Wno-psabi"
+    for isa in "${isas[@]:1}"; do own[$isa]=$portable; done
+else
     sources+=(src_c/cpu.c)
-    case $("$compiler" -dumpmachine) in
-    aarch64*) isas+=(neon neon_bf16) ;;
-    x86_64*) isas+=(avx2 avx512 avx512_bf16 amx) ;;
-    esac
-    avx2=(-mavx2 -mfma -mf16c)
-    avx512=(-mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl)
-    avx512_bf16=("${avx512[@]}" -mavx512vbmi -mavx512vnni -mavx512bf16)
-    amx=("${avx512[@]}" -mavx512vbmi -mgfni -mamx-tile -mamx-bf16 -mamx-int8)
-    neon_bf16=(-march=armv8.2-a+bf16)
-    ;;
-esac
+    mapfile -t isas < <(cut -d " " -f 1 <<<"$table")
+fi
 if (($# > 2)); then isas=("${@:3}"); fi
 jobs=()
 for isa in "${isas[@]}"; do
     flags+=("-DFA_HAVE_${isa^^}")
-    declare -n own=$isa 2>/dev/null || true
     for bits in 32 64; do
         [[ $isa == @(avx512_bf16|amx|neon_bf16) && $bits == 64 ]] && continue # what is below has it
-        "$compiler" "${flags[@]}" ${own[@]+"${own[@]}"} -DFA_REAL_BITS=$bits \
+        # shellcheck disable=SC2086 # a list of words
+        "$compiler" "${flags[@]}" ${own[$isa]} -DFA_REAL_BITS=$bits \
             -c "src_c/isa/$isa.c" -o "$work/$isa$bits.o" &
         jobs+=($!)
     done
