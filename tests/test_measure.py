@@ -252,7 +252,7 @@ def test_check_rejects_shape_and_nan():
 def test_every_installed_peer_is_right(name, problem):
     known = peers.classes() | {"fastattn": peers.Fastattn}
     if not known[name].available() or known[name].on_request:
-        pytest.skip("not installed, or it compiles for a minute")
+        pytest.skip(f"{name} is not installed, or it compiles for a minute")
     peer = known[name](peer_jax.cpus())
     if reason := peer.supports(problem):
         pytest.skip(reason)
