@@ -2,6 +2,7 @@
 """The command line: exit codes, messages, and the round trip of ``run``."""
 
 import builtins
+import importlib
 import json
 import sys
 
@@ -90,15 +91,13 @@ def test_help(arguments, capsys):
     assert "usage: python -m fastattn" in capsys.readouterr().out
 
 
-def test_overview_runs_all_three(monkeypatch, capsys):
+def test_overview_runs_all_four(monkeypatch, capsys):
     seen = []
-    for name, code in (("info", 0), ("check", 1), ("bench", 0)):
-        module = sys.modules.get(f"fastattn.cli.{name}") or __import__(
-            f"fastattn.cli.{name}", fromlist=["run"]
-        )
+    for name, code in (("info", 0), ("check", 1), ("bench", 0), ("demo", 0)):
+        module = importlib.import_module(f"fastattn.cli.{name}")
         monkeypatch.setattr(module, "run", lambda o, c=code: seen.append(o.command) or c)
     assert cli.main([]) == 1
-    assert seen == ["info", "check", "bench"]
+    assert seen == ["info", "check", "bench", "demo"]
 
 
 def test_check_passes(capsys):
