@@ -16,17 +16,28 @@ PNG = b"\x89PNG\r\n\x1a\n"
 TEXTS = ["--text", "Rain falls on the hills.", "--text", "It pours in the mountains."]
 
 
+@pytest.fixture(scope="module")
+def real_model():
+    pytest.importorskip("tokenizers")
+    try:
+        return minilm.load()
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"{minilm.DISTRIBUTION} is not installed")
+
+
 @pytest.fixture(params=["random", "real"])
 def model_name(request, monkeypatch):
     if request.param == "random":
         monkeypatch.setattr(demo, "missing", lambda: ["the model"])
-        return "random"
-    pytest.importorskip("tokenizers")
-    try:
-        minilm.find_directory()
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip(f"{minilm.DISTRIBUTION} is not installed")
-    return "real"
+    else:
+        model = request.getfixturevalue("real_model")
+        monkeypatch.setattr(minilm, "load", lambda: model)
+    return request.param
+
+
+@pytest.fixture
+def untimed(monkeypatch):
+    monkeypatch.setattr(demo, "measure", lambda ways, repeats: dict.fromkeys(ways, 0.0))
 
 
 def test_similarities_and_times(model_name, capsys):
@@ -50,7 +61,7 @@ def test_repeats_that_are_none(repeats, capsys):
     assert f"--repeats: expected at least 1, got {repeats}\n" in captured.err and not captured.out
 
 
-def test_text_that_the_locale_does_not_decode(model_name, capsys):
+def test_text_that_the_locale_does_not_decode(model_name, untimed, capsys):
     """As in the C locale: Python hands on the bytes as surrogates."""
     text = "Café, naïve".encode() + b" \xff"
     given = text.decode("ascii", "surrogateescape")
@@ -64,7 +75,7 @@ def test_what_is_missing_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize("options", [[], ["--layer", "2", "--head", "3"]], ids=["all", "one"])
-def test_heatmap(model_name, options, tmp_path, capsys):
+def test_heatmap(model_name, untimed, options, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     path = tmp_path / "pattern.png"
     assert cli.main(["demo", "--repeats", "1", *TEXTS, "--heatmap", str(path), *options]) == 0
@@ -72,7 +83,7 @@ def test_heatmap(model_name, options, tmp_path, capsys):
     assert str(path) in capsys.readouterr().out
 
 
-def test_heatmap_without_an_ending(monkeypatch, tmp_path, capsys):
+def test_heatmap_without_an_ending(untimed, monkeypatch, tmp_path, capsys):
     """The name that matplotlib makes of it is the one that is printed, and checked."""
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(demo, "missing", lambda: ["the model"])
@@ -106,7 +117,7 @@ def test_bad_options(options, message, monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_heatmap_on_a_full_disk(monkeypatch, capsys, tmp_path):
+def test_heatmap_on_a_full_disk(untimed, monkeypatch, capsys, tmp_path):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(demo, "missing", lambda: ["the model"])
     path = tmp_path / "pattern.png"
