@@ -36,7 +36,7 @@ def test_large_depths(isa, dtype, depth, rng):
 
 
 @pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 6, 7, 8, 12])
-def test_groups(isa, dtype, group, rng):
+def test_grouped_heads_match_the_oracle(isa, dtype, group, rng):
     q, k, v = cases.tensors(rng, dtype, batch=2, q_heads=2 * group, kv_heads=2, queries=19, keys=66)
     for options in ({}, {"causal": True}, {"sinks": rng.standard_normal(2 * group)}):
         cases.check(run(isa, q, k, v, **options), q, k, v, **options)
@@ -75,7 +75,7 @@ MASKS = {
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("name", OPTIONS)
-def test_options(isa, dtype, name, mask, rng):
+def test_options_match_the_oracle(isa, dtype, name, mask, rng):
     options = dict(OPTIONS[name])
     if MASKS[mask] is not None:
         options["attn_mask"] = MASKS[mask](rng, dtype)
@@ -105,7 +105,7 @@ def test_ranks(isa, dtype, rank, rng):
     cases.check(run(isa, q, k, v, causal=True), q, k, v, causal=True)
 
 
-def test_layout(isa, dtype, rng):
+def test_layouts_give_the_same_bits(isa, dtype, rng):
     q, k, v = cases.tensors(rng, dtype, batch=2, q_heads=4, kv_heads=2, queries=30, keys=50)
     expected, lse = run(isa, q, k, v, causal=True)
     swapped = [np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, k, v)]

@@ -37,7 +37,7 @@ STEPS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
-def test_append(steps, layout, rng):
+def test_append_puts_tokens_behind_those_before(steps, layout, rng):
     cache = make(layout=layout)
     expected = [[np.zeros((HEADS, 0, d)) for d in (DEPTH, VALUE_DEPTH)] for _ in range(BATCH)]
     for count, lengths in steps:
@@ -60,7 +60,7 @@ def test_append(steps, layout, rng):
         ("bfloat16", "bfloat16"), ("bfloat16", "float32"),
     ],
 )  # fmt: skip
-def test_types(of_cache, given, rng):
+def test_tokens_are_stored_in_the_type_of_the_cache(of_cache, given, rng):
     of_cache, given = cases.dtype_of(of_cache), cases.dtype_of(given)
     cache = make(dtype=of_cache)
     k, v = tokens(rng, BATCH, 4, dtype=given)
@@ -110,7 +110,7 @@ def test_names_of_types():
     assert make(dtype="float8_e5m2").dtype == cases.dtype_of("float8_e5m2")
 
 
-def test_sizes():
+def test_new_cache_has_its_sizes_and_no_tokens():
     cache = make()
     assert cache.k.shape == (3, 2, 20, 8) and cache.v.shape == (3, 2, 20, 5)
     assert make(layout="bshd").v.shape == (3, 20, 2, 5)

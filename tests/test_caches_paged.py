@@ -36,7 +36,7 @@ def holds(cache, name, k, v):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("page_size", [1, 3, 4, 16])
-def test_append(page_size, layout, rng):
+def test_append_puts_tokens_behind_those_before(page_size, layout, rng):
     cache = make(60, page_size, layout=layout)
     first, second = cache.new(), cache.new()
     parts = {first: [], second: []}
@@ -71,7 +71,7 @@ def test_append_varlen(layout, rng):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "float8_e4m3fn"])
-def test_types(dtype, rng):
+def test_tokens_are_stored_in_the_type_of_the_cache(dtype, rng):
     cache = make(dtype=cases.dtype_of(dtype))
     name = cache.new()
     k, v = tokens(rng, 1, 10)
@@ -105,7 +105,7 @@ def test_padding_may_be_nan_in_narrow_pages(rng):
         np.testing.assert_array_equal(cache.state()[name], array)
 
 
-def test_sizes():
+def test_new_cache_has_its_sizes_and_no_sequences():
     cache = make()
     assert cache.k.shape == (12, 2, 4, 8) and cache.v.shape == (12, 2, 4, 5)
     assert make(layout="bshd").v.shape == (12, 4, 2, 5)

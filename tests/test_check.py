@@ -29,7 +29,7 @@ def test_key_and_value_heads_broadcast_to_each_other():
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
-def test_layout(layout):
+def test_layouts_become_views_with_heads_first(layout):
     tensors = [t.swapaxes(1, 2).copy() if layout == "bshd" else t for t in (Q, K, V)]
     given = zeros(2, 16, 8, 48) if layout == "bshd" else zeros(*OUT_SHAPE)
     for out in None, given:

@@ -52,7 +52,7 @@ def test_merge_of_16_bit_states():
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
-def test_pages(layout):
+def test_pages_stay_where_they_lie(layout):
     tensors = [t.swapaxes(1, 2).copy() if layout == "bshd" else t for t in (Q, PAGES, PAGES_V)]
     mask = zeros(24, dtype=bool)
     p = _check.problem(

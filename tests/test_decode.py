@@ -26,7 +26,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("queries", [1, 2, 3, 5, 16])
 @pytest.mark.parametrize("options", OPTIONS)
-def test_options(isa, dtype, queries, options, rng):
+def test_options_match_the_oracle(isa, dtype, queries, options, rng):
     q, k, v = cases.tensors(
         rng, dtype, batch=2, q_heads=6, kv_heads=2, queries=queries, keys=1301, depth=24
     )
@@ -48,7 +48,7 @@ def test_masks(isa, dtype, kind, rng):
 
 
 @pytest.mark.parametrize("group", range(1, 17))
-def test_groups(isa, group, rng):
+def test_grouped_heads_match_the_oracle(isa, group, rng):
     q, k, v = cases.tensors(
         rng, "float32", q_heads=2 * group, kv_heads=2, queries=1, keys=650, depth=40, dv=72
     )
@@ -112,7 +112,7 @@ def test_nan_at_forbidden_keys(isa, dtype, rng):
 @pytest.mark.parametrize("page", [1, 7, 16, 300])
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 @pytest.mark.parametrize("queries", [1, 30])
-def test_pages(isa, page, layout, queries, rng):
+def test_pages_give_the_bits_of_one_piece(isa, page, layout, queries, rng):
     """Bit for bit what the same keys give in one piece; memory that no key is in is poison."""
     q, k, v = cases.tensors(
         rng, "float32", batch=3, q_heads=4, kv_heads=2, queries=queries, keys=610, depth=24

@@ -144,7 +144,7 @@ FIVE_AXES = {**PAGED, "q": FIVE, "block_table": np.zeros((6, 3), int)}
         *(pytest.param(FIVE_AXES, *case, id=f"5 {name}") for name, case in FIVE_AXES_CASES.items()),
     ],
 )
-def test_pages(call, valid, changes, exception, message):
+def test_wrong_pages_are_refused(call, valid, changes, exception, message):
     arguments = {**valid, **changes}
     shape = (*np.shape(arguments["q"])[:-1], 48)
     canary = arguments.setdefault("out", np.full(shape, 7, F32))

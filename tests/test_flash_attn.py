@@ -77,7 +77,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("queries, keys", [(17, 33), (33, 17), (1, 33)])
 @pytest.mark.parametrize("options, ours", OPTIONS.values(), ids=OPTIONS)
-def test_func(library, rng, options, ours, queries, keys):
+def test_func_matches_the_oracle(library, rng, options, ours, queries, keys):
     q, k, v = (
         numbers(rng, 2, n, h, d) for n, h, d in ((queries, 4, 16), (keys, 2, 16), (keys, 2, 8))
     )

@@ -90,7 +90,7 @@ def test_one_length(library, problem):
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("options", [{"causal": True}, {"window_size": (3, 0)}, {}], ids=str)
-def test_append(library, problem, rng, count, options):
+def test_append_writes_into_the_caches_given(library, problem, rng, count, options):
     added = new(rng, count)
     k, v = expected_caches(problem, added)
     out = library.run(flash_attn_with_kvcache, **problem, **added, **options)
@@ -170,7 +170,7 @@ def test_batch_index(library, problem, rng):
 
 
 @pytest.mark.parametrize("page", [1, 3, 4, 12])
-def test_pages(library, problem, rng, page):
+def test_append_writes_into_the_pages_given(library, problem, rng, page):
     blocks = 12 // page
     table = rng.permutation(3 * blocks + 2)[: 3 * blocks].reshape(3, blocks).astype(np.int32)
     added = new(rng, 3)

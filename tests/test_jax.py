@@ -122,7 +122,7 @@ def test_lengths_beyond_32_bits(dtype, lengths, library, name, rng):
     ],
     ids=str,
 )
-def test_sizes(sizes, rng):
+def test_sizes_match_jax(sizes, rng):
     arguments = tensors(rng, **sizes)
     expected = jax.jit(functools.partial(theirs, is_causal=True))(*arguments)
     check(mine(*arguments, is_causal=True), expected)
@@ -316,7 +316,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_errors(name, rng):
+def test_wrong_arguments_are_named(name, rng):
     changes, exception, message = ERRORS[name]
     arguments = dict(zip(("query", "key", "value"), tensors(rng), strict=True)) | changes
     with pytest.raises(exception) as caught:

@@ -78,7 +78,7 @@ OPTIONS = ["plain", "causal", "causal_top", "window", "softcap", "alibi", "sinks
 
 @pytest.mark.parametrize("kind", marked(KINDS))
 @pytest.mark.parametrize("name", OPTIONS)
-def test_options(kind, name, rng):
+def test_options_match_the_oracle(kind, name, rng):
     options = cases.options_of(name, rng, QUERIES, KEYS)
     if name == "float":
         options["attn_mask"] = options["attn_mask"].astype(cases.dtype_of(kind[0]))

@@ -310,7 +310,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_errors(name, rng):
+def test_wrong_arguments_are_named(name, rng):
     changes, exception, message = ERRORS[name]
     with pytest.raises(exception) as caught:
         fastattn.onnx.attention(**(tensors(rng) | changes))

@@ -71,7 +71,7 @@ def test_packs_of_pages(isa, options, page, rng):
 @pytest.mark.parametrize("queries", [1, 5, 40])
 @pytest.mark.parametrize("page", [1, 7, 16, 64])
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
-def test_pages(isa, layout, page, queries, rng):
+def test_pages_match_the_oracle(isa, layout, page, queries, rng):
     q, k, v = cases.tensors(
         rng, "float32", batch=3, q_heads=6, kv_heads=2, queries=queries, keys=90
     )

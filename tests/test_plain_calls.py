@@ -101,7 +101,7 @@ def plain_options(rng):
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_options(dtype, layout, rng):
+def test_options_give_what_the_general_way_does(dtype, layout, rng):
     arrays = tensors(rng, dtype, layout == "bshd")
     views = [x.swapaxes(1, 2).copy().swapaxes(1, 2) for x in arrays]
     for options in plain_options(rng):

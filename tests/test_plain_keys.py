@@ -47,7 +47,7 @@ def plain_options(rng):
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_options(dtype, layout, rng):
+def test_options_give_what_the_general_way_does(dtype, layout, rng):
     q, *kv = tensors(rng, dtype, layout == "bshd")
     for options in plain_options(rng):
         given = {"block_table": TABLE, "layout": layout} | options

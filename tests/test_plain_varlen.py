@@ -77,7 +77,7 @@ def paged_options(rng):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_options(dtype, rng):
+def test_options_give_what_the_general_way_does(dtype, rng):
     arrays, pages = tensors(rng, dtype), tensors(rng, dtype, paged=True)
     for options in packed_options(rng):
         check(*arrays, **options)

@@ -85,7 +85,7 @@ def test_many_tokens_have_no_words(rng):
         ((np.ones((2, 3)), ["a", "b"]), "key_tokens: expected 3, one for each, got 2"),
     ],
 )
-def test_errors(arguments, message):
+def test_wrong_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         plot.heatmap(*arguments)
 

@@ -150,7 +150,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("changes, exception, message", WRONG.values(), ids=WRONG)
-def test_errors(changes, exception, message):
+def test_wrong_arguments_are_named(changes, exception, message):
     with pytest.raises(exception) as caught:
         fastattn.quantize_kv(**{"k": ONES, "v": ONES, **changes})
     assert caught.type is exception and str(caught.value).startswith(message)

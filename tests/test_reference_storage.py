@@ -41,7 +41,7 @@ def equal(found, expected):
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 @pytest.mark.parametrize("page", [1, 2, 3, 7, 10])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_pages(options, page, layout):
+def test_pages_match_the_loop(options, page, layout):
     q, k, v = tensors()
     expected = loop(q, k, v, kv_lengths=LENGTHS, **options)
     [k, v], table = into_pages(np.random.default_rng(5), [k, v], page)

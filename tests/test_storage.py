@@ -44,7 +44,7 @@ def problem(rng, pair, queries, keys, depth=48):
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("options", OPTIONS)
-def test_types(isa, pair, shape, options, rng):
+def test_stored_types_match_the_oracle(isa, pair, shape, options, rng):
     q, k, v = problem(rng, pair, *shape)
     extra = dict(OPTIONS[options])
     if k.dtype == np.int8:

@@ -202,7 +202,7 @@ def test_attention_reads_tensors_where_they_lie(randn, monkeypatch):
     assert result.data_ptr() == tensors[0].data_ptr()
 
 
-def test_pages(randn):
+def test_pages_give_what_arrays_do(randn):
     q, k, v = randn(2, 3, 4, 16), randn(5, 8, 2, 16), randn(5, 8, 2, 16)
     options = {
         "block_table": torch.tensor([[3, 1], [0, 4]]), "layout": "bshd",
