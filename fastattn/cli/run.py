@@ -71,10 +71,10 @@ def run(options):
             seconds = time.perf_counter() - begin
     except (TypeError, ValueError, MemoryError) as error:
         raise UsageError(error) from None
-    operations = _flops(arrays, keywords)
     _save(options.out, out)
     if options.lse is not None:
         _save(options.lse, lse)
+    operations = _flops(arrays, keywords)
     # To a result on standard output it would be damage.
     outputs = [path for path in (options.out, options.lse) if path is not None]
     with contextlib.redirect_stdout(sys.stderr if any(map(_is_stdout, outputs)) else sys.stdout):
