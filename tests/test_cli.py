@@ -5,6 +5,7 @@ import builtins
 import importlib
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import programs
@@ -358,6 +359,15 @@ def test_operations_of_run_are_those_of_allowed_scores(index):
     scores = reference.attention(*problem.clean, **oracle_options, return_scores="masked")[1]
     depth = problem.arrays[0].shape[-1] + problem.arrays[2].shape[-1]
     assert run._flops(problem.arrays, keywords) == 2 * depth * np.count_nonzero(scores > -np.inf)
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_operations_of_run_where_some_tensors_are_one_head(layout):
+    many, one = ((64, 4, 16) if layout == "bshd" else (4, 64, 16)), (128, 16)
+    keywords = run._keywords(cli.parser().parse_args(command(Path(), "--layout", layout)))
+    assert run._flops([np.zeros(many), np.zeros(one), np.zeros(one)], keywords) == 2097152
+    few = (128, 1, 16) if layout == "bshd" else (1, 128, 16)
+    assert run._flops([np.zeros((64, 16)), np.zeros(few), np.zeros(few)], keywords) == 524288
 
 
 def test_random_problems_are_reproducible_and_various():

@@ -12,6 +12,7 @@ import numpy as np
 
 from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as checks
+from fastattn import _check_tensors as tensors
 from fastattn.cli import UsageError, check_isa, check_output, file_errors
 
 
@@ -192,9 +193,7 @@ def _report(arrays, out, operations, seconds):
 
 def _flops(arrays, keywords):
     """Return the floating point operations of the pairs that positions and mask allow."""
-    q, k, v = (array[None] if array.ndim == 2 else array for array in arrays)
-    if keywords["layout"] == "bshd" and arrays[0].ndim > 2:
-        q, k, v = (array.swapaxes(-3, -2) for array in (q, k, v))
+    q, k, v = (tensors.logical(array, keywords["layout"] == "bshd") for array in arrays)
     lead = np.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
     pairs = _pairs(lead, (*q.shape[-3:-1], k.shape[-2]), keywords)
     return 2 * (q.shape[-1] + v.shape[-1]) * pairs
