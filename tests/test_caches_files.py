@@ -218,11 +218,26 @@ def test_map_of_a_file(kind, dtype, rng, tmp_path):
         assert np.shares_memory(mapped, array)
     first = () if kind == "dense" else (found.ids[0],)
     batch = 3 if kind == "dense" else 1
-    with pytest.raises(ValueError, match="k: expected a cache that can be written, got one mapped"):
+    with pytest.raises(ValueError, match="k: expected a cache that can be written, got one that"):
         found.append(*first, *given(rng, found, batch, 1))
     grow(rng, type(cache).load(path, mmap_mode="c"), cache)  # changes stay in memory
     with open(path, "rb") as file:
         assert file.read() == before
+
+
+@pytest.mark.parametrize("name", ["k", "v", "k_scale", "v_scale"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_array_that_is_read_only(kind, name, rng):
+    """Nothing is written to the others."""
+    state = {each: array.copy() for each, array in filled(rng, kind, dtype=np.int8).state().items()}
+    state[name].flags.writeable = False
+    cache = (fastattn.KVCache if kind == "dense" else fastattn.PagedKVCache).from_state(state)
+    before = {each: array.copy() for each, array in cache.state().items()}
+    first, batch = ((), 3) if kind == "dense" else ((cache.ids[0],), 1)
+    with pytest.raises(ValueError, match=f"^{name}: expected a cache that can be written, got "):
+        cache.append(*first, *given(rng, cache, batch, 1))
+    for each, array in before.items():
+        np.testing.assert_array_equal(cache.state()[each], array)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])

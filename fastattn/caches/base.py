@@ -144,8 +144,11 @@ class Cache(abc.ABC):
         list of ndarray
             k and v in logical order, for `_stored`; without rows if packed.
         """
-        if not self.k.flags.writeable:
-            raise ValueError("k: expected a cache that can be written, got one mapped read-only")
+        for name in self._arrays:
+            if not getattr(self, name).flags.writeable:
+                raise ValueError(
+                    f"{name}: expected a cache that can be written, got one that is read-only"
+                )
         bshd = packed or self.layout == "bshd"
         heads = self._targets[0].shape[1]
         rank = 3 if packed else 4
