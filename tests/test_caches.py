@@ -91,15 +91,25 @@ def test_narrow_types(dtype, given, layout, rng):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", ["float32", "int8", "float8_e4m3fn"])
-def test_padding_may_be_anything(dtype, layout, rng):
-    """NaN and infinity behind the tokens that count."""
-    cache, expected = (make(dtype=dtype, layout=layout) for _ in range(2))
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "float8_e4m3fn"])
+@pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.filterwarnings("error")
+def test_padding_may_be_anything(paged, dtype, layout, rng):
+    """NaN, infinity and what overflows behind the tokens that count, without a warning."""
+    options = {"dtype": cases.dtype_of(dtype), "layout": layout}
+    cache, expected = (make(**options) for _ in range(2))
+    first = ()
+    if paged:
+        cache, expected = (fastattn.PagedKVCache(9, 4, HEADS, DEPTH, VALUE_DEPTH, **options)
+                           for _ in range(2))  # fmt: skip
+        first = ([(cache.new(), expected.new())[0] for _ in range(BATCH)],)
     k, v = tokens(rng, BATCH, 3, layout)
-    expected.append(k, v, lengths=[3, 2, 0])
+    expected.append(*first, k, v, lengths=[3, 2, 0])
     logical(k, layout)[1, :, 2] = np.nan
+    logical(k, layout)[2] = 1e30
+    logical(v, layout)[1, :, 2] = 1e30
     logical(v, layout)[2] = np.inf
-    cache.append(k, v, lengths=[3, 2, 0])
+    cache.append(*first, k, v, lengths=[3, 2, 0])
     for name, array in expected.state().items():
         np.testing.assert_array_equal(cache.state()[name], array)
 

@@ -178,14 +178,15 @@ class Cache(abc.ABC):
 
         Of row b the first counts[b] tokens are looked at, or all.
         """
-        if self.k_scale is None:
-            return [source.astype(self.dtype, copy=False) for source in sources]
-        if counts is not None:  # the others may be anything
+        if counts is not None and any(source.dtype != self.dtype for source in sources):
+            # The others may be anything, also what does not fit into the type.
             padding = np.arange(sources[0].shape[2]) >= np.asarray(counts)[:, None]
             sources = [
                 np.where(padding[:, None, :, None], source.dtype.type(0), source)
                 for source in sources
             ]
+        if self.k_scale is None:
+            return [source.astype(self.dtype, copy=False) for source in sources]
         pairs = [
             quantized(name, source, self.dtype, "token", False)
             for name, source in zip("kv", sources, strict=True)
