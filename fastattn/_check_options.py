@@ -264,6 +264,13 @@ def sink_logits(value, heads):
     return logits
 
 
+def mask_array(value):
+    """Return `attn_mask` as an ndarray of whatever shape and dtype."""
+    if isinstance(value, np.generic):  # what indexing and arithmetic make of an array of rank 0
+        value = np.asarray(value)
+    return array("attn_mask", value)
+
+
 def mask(value, shape, dtype):
     """Return `attn_mask` broadcast to `shape` by zero strides.
 
@@ -276,9 +283,7 @@ def mask(value, shape, dtype):
     dtype : numpy.dtype
         dtype of q.
     """
-    if isinstance(value, np.generic):  # what indexing and arithmetic make of an array of rank 0
-        value = np.asarray(value)
-    value = array("attn_mask", value)
+    value = mask_array(value)
     found = value.dtype
     if found not in (dtypes.BOOL, dtypes.FLOAT32, dtype):
         accepted = dtypes.listed(list(dict.fromkeys(["bool", "float32", dtype.name])))

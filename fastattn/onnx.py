@@ -212,7 +212,7 @@ def _mask(attn_mask, keys, dtype):
     """Return the mask as `fastattn.attention` takes it, and the number of keys it reaches."""
     if attn_mask is None:
         return None, keys
-    mask = options.array("attn_mask", attn_mask)
+    mask = options.mask_array(attn_mask)
     if dtypes.supported(mask.dtype) in dtypes.HALVES and dtype.itemsize > mask.itemsize:
         mask = mask.astype(dtype)  # exact; the core takes it only with q of 16 bits
     return mask, min(keys, mask.shape[-1]) if mask.ndim else keys

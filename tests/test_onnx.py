@@ -168,12 +168,15 @@ def test_stages(kind, width, mode, rng):
         check(got.qk_matmul_output, by_onnx(inputs, 24, OUTPUTS, **attributes)[3], inputs)
 
 
-def test_mask_of_rank_0(rng):
+@pytest.mark.parametrize("of", [np.array, lambda number: np.array([number])[0]],
+                         ids=["array", "scalar"])  # fmt: skip
+def test_mask_of_rank_0(of, rng):
     inputs = tensors(rng)
     expected = fastattn.onnx.attention(**inputs)
-    got = fastattn.onnx.attention(**inputs, attn_mask=np.array(True))
-    np.testing.assert_array_equal(got.Y, expected.Y)
-    assert not fastattn.onnx.attention(**inputs, attn_mask=np.array(False)).Y.any()
+    for nothing in of(True), of(np.float32(0)):
+        got = fastattn.onnx.attention(**inputs, attn_mask=nothing)
+        np.testing.assert_array_equal(got.Y, expected.Y)
+    assert not fastattn.onnx.attention(**inputs, attn_mask=of(False)).Y.any()
 
 
 def test_lengths_beyond_a_short_mask(rng):
