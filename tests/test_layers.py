@@ -58,6 +58,13 @@ def test_sinusoids_base_odd_dim_and_dtype():
     assert layers.sinusoidal_positions(0, 4).shape == (0, 4)
 
 
+@pytest.mark.parametrize("dtype, name", [(None, "None"), (">f4", "byte-swapped"), ("no", "'no'")])
+def test_sinusoids_of_no_dtype(dtype, name):
+    """None is no float64, though NumPy takes it for that."""
+    with pytest.raises(TypeError, match=f"^dtype: expected float32 or float64, got {name}"):
+        layers.sinusoidal_positions(2, 4, dtype=dtype)
+
+
 def test_alibi_slopes():
     np.testing.assert_array_equal(layers.alibi_slopes(8), [2.0**-h for h in range(1, 9)])
     # 12 heads: the 8 slopes of 8 heads, then the 1st, 3rd, 5th and 7th of 16 heads.

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as options
 
 
@@ -52,8 +53,7 @@ def sinusoidal_positions(
     base = options.number("base", base)
     if base <= 0:
         raise ValueError(f"base: expected a positive number, got {base:g}")
-    if np.dtype(dtype) not in (np.float32, np.float64):
-        raise TypeError(f"dtype: expected float32 or float64, got {np.dtype(dtype).name}")
+    dtype = dtypes.named(dtype, ("float32", "float64"))
     position = np.arange(start, start + length, dtype=np.float64)
     angle = np.outer(position, base ** -(np.arange(0, dim, 2) / dim))
     table = np.empty((length, dim), dtype)
