@@ -221,10 +221,11 @@ def test_varlen(randn, compiled):
     cu_q, cu_k = torch.tensor([0, 4, 4, 9]), torch.tensor([0, 5, 6, 12])
     call = ft.attention_varlen
     call = torch.compile(call, fullgraph=True, backend="eager") if compiled else call
-    out, lse = call(q, k, v, cu_q, cu_k, causal=True, sinks=torch.ones(4), return_lse=True)
+    options = {"causal": True, "sinks": torch.ones(4), "kv_starts": torch.tensor([2, 0, 1])}
+    out, lse = call(q, k, v, cu_q, cu_k, return_lse=True, **options)
     expected = fastattn.attention_varlen(
-        q.numpy(), k.numpy(), v.numpy(), cu_q.numpy(), cu_k.numpy(), causal=True,
-        sinks=np.ones(4), return_lse=True,
+        q.numpy(), k.numpy(), v.numpy(), cu_q.numpy(), cu_k.numpy(), return_lse=True,
+        **{name: as_arrays(value) for name, value in options.items()},
     )  # fmt: skip
     np.testing.assert_array_equal(out.numpy(), expected[0])
     np.testing.assert_array_equal(lse.numpy(), expected[1])

@@ -49,7 +49,7 @@ def test_varlen_operator(randn):
     options = {"causal": True, "left": -1, "right": -1, "scale": None, "softcap": 0.0}
     options |= {"precision": "highest", "return_lse": True, "num_threads": None}
     torch.library.opcheck(
-        torch.ops.fastattn.attention_varlen.default, (q, k, v, cu, *[None] * 8), options
+        torch.ops.fastattn.attention_varlen.default, (q, k, v, cu, *[None] * 9), options
     )
 
 

@@ -78,8 +78,9 @@ kv_starts, block_table, k_scale, v_scale, layout, precision, return_lse, num_thr
 
 def attention_varlen(
     q, k, v, cu_seqlens_q, cu_seqlens_k=None, *, causal=False, window_size=None, scale=None,
-    softcap=0.0, alibi_slopes=None, sinks=None, q_offset=None, kv_lengths=None, block_table=None,
-    k_scale=None, v_scale=None, precision="highest", return_lse=False, num_threads=None,
+    softcap=0.0, alibi_slopes=None, sinks=None, q_offset=None, kv_lengths=None, kv_starts=None,
+    block_table=None, k_scale=None, v_scale=None, precision="highest", return_lse=False,
+    num_threads=None,
 ):  # fmt: skip
     """`fastattn.attention_varlen` on CPU tensors: sequences packed one behind the other.
 
@@ -89,8 +90,8 @@ def attention_varlen(
         (tokens, Hq, D), (tokens, Hkv, D), (tokens, Hkv, Dv), on the CPU.
     cu_seqlens_q, cu_seqlens_k : Tensor, (B + 1,)
         Where each sequence begins and ends.
-    causal, window_size, scale, softcap, alibi_slopes, sinks, q_offset, kv_lengths, block_table, \
-k_scale, v_scale, precision, return_lse, num_threads
+    causal, window_size, scale, softcap, alibi_slopes, sinks, q_offset, kv_lengths, kv_starts, \
+block_table, k_scale, v_scale, precision, return_lse, num_threads
         As in `fastattn.attention_varlen`.
 
     Returns
@@ -105,8 +106,8 @@ k_scale, v_scale, precision, return_lse, num_threads
         As `attention`.
     """
     tensors = (
-        q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, sinks, q_offset, kv_lengths, block_table,
-        k_scale, v_scale,
+        q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, sinks, q_offset, kv_lengths, kv_starts,
+        block_table, k_scale, v_scale,
     )  # fmt: skip
     if only_memory(*tensors):
         arrays = {name: array(name, t) for name, t in zip(_ops.VARLEN, tensors, strict=True)}

@@ -14,7 +14,7 @@ from fastattn.torch._tensors import NO_GRADIENT, array, lse_dtype
 DENSE = ("q", "k", "v", "attn_mask", "alibi_slopes", "sinks", "q_offset", "kv_lengths", "kv_starts",
          "block_table", "k_scale", "v_scale")  # fmt: skip
 VARLEN = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "alibi_slopes", "sinks", "q_offset",
-          "kv_lengths", "block_table", "k_scale", "v_scale")  # fmt: skip
+          "kv_lengths", "kv_starts", "block_table", "k_scale", "v_scale")  # fmt: skip
 _REQUIRED = {"q", "k", "v", "cu_seqlens_q"}
 
 
