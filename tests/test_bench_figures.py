@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: MIT
+"""Figures of the report that compare two times: which way up they stand, from times that are known.
+
+Work is done, and checked, as in a report; only the times are those of the tests.
+"""
+
+import importlib
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fastattn.measure import timing
+
+pytest.importorskip("resource")  # of POSIX; memory.py asks it
+
+BENCH = Path(__file__).parent.parent / "bench"
+pytestmark = [
+    pytest.mark.forces_isa,
+    pytest.mark.skipif(not BENCH.exists(), reason="needs the source tree"),
+]
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Return a function that imports a script, which finds the others beside it."""
+    monkeypatch.syspath_prepend(BENCH)
+    return importlib.import_module
+
+
+@pytest.fixture
+def values(script, monkeypatch):
+    """Return a function: {name of figure: value} of a section, where its calls take these times."""
+
+    def run(module, section, seconds, *arguments, length=64):
+        def interleave(calls, **_):
+            return timing.Run({n: timing.Timing(np.full(5, seconds(n))) for n in calls}, {})
+
+        monkeypatch.setattr(timing, "interleave", interleave)
+        settings = script("figure").Settings(threads=2, peers=(), quick=True)
+        monkeypatch.setattr(settings.__class__, "length", lambda *_: length)
+        found = getattr(script(module), section)(settings, *arguments)
+        figures = [found] if isinstance(found, script("figure").Figure) else found
+        figures = figures[0] if isinstance(figures, tuple) else figures
+        return {figure.name: figure.value for figure in figures}
+
+    return run
+
+
+def test_causal_relative_to_full(values):
+    found = values("figures", "causal", lambda problem: 0.5 if problem.causal else 1.0)
+    assert set(found.values()) == {0.5}
+
+
+def test_masks_relative_to_none(values):
+    seconds = {"none": 1.0, "blocks": 0.5, "random": 2.0, "float": 4.0}
+    found = values("figures", "masks", lambda problem: seconds[problem.mask])
+    assert {name.split()[1]: value for name, value in found.items()} == {
+        kind: time for kind, time in seconds.items() if kind != "none"
+    }
+
+
+def test_heads_side_by_side_relative_to_apart(values):
+    [value] = values("figures", "_beside", {"apart": 1.0, "beside": 2.0}.get).values()
+    assert value == 2.0
+
+
+def test_rows_relative_to_one(values, script):
+    problem = script("figures_decode").Problem(Sk=64, Hq=2, Hkv=2, D=16)
+    found = values("figures_decode", "_query_rows", float, problem, "64 keys")
+    assert found == {f"decode 64 keys, {n} rows / 1": float(n) for n in (2, 4, 8, 12, 16)}
+
+
+def test_layouts_relative_to_dense(values):
+    seconds = {"dense": 1.0, "beside": 0.5, 16: 2.0, 64: 4.0, 128: 8.0}
+    found = values("figures_decode", "_layouts", seconds.get, 256, "float32")
+    assert found == {
+        "heads side by side / dense, 256 keys": 0.5,
+        **{f"pages of {n} / dense, 256 keys": seconds[n] for n in (16, 64, 128)},
+    }
+
+
+def test_packed_relative_to_single_calls_shared_by_the_threads(values):
+    """Single calls take 4 s on one of two threads, so 2 s on both; the packed one takes 3 s."""
+    [value] = values("figures_decode", "_packed", {"one": 3.0, "each": 4.0}.get, length=8).values()
+    assert value == 1.5
+
+
+def test_short_steps_relative_to_the_plain_one(values):
+    found = values("figures_decode", "_short", lambda name: 1.0 if name == "plain" else 2.0)
+    assert len(found) == 5 and set(found.values()) == {2.0}
+
+
+def test_narrow_prefill_relative_to_float32(values, monkeypatch, script):
+    pytest.importorskip("ml_dtypes")
+    monkeypatch.setattr(script("figures_narrow"), "measured_rows", lambda *_: [])
+    seconds = {"float32": 1.0, "float16": 0.5, "bfloat16": 0.25}
+    found = values("figures_narrow", "_prefill", lambda problem: seconds[problem.dtype])
+    for name, value in found.items():
+        assert value == seconds[name.removesuffix(" / float32").split()[-1]]
+
+
+def test_decoding_of_bytes_is_so_many_times_faster(values, monkeypatch, script):
+    pytest.importorskip("ml_dtypes")
+    monkeypatch.setattr(script("figures_narrow"), "measured_rows", lambda *_: [])
+    found = values(
+        "figures_narrow", "_decode", lambda problem: 1.0 if problem.kv_dtype == "bfloat16" else 0.5
+    )
+    assert len(found) == 3 and set(found.values()) == {2.0}
+
+
+def test_rate_of_mapped_arrays(script, monkeypatch):
+    memory, seen = script("memory"), []
+    monkeypatch.setattr(memory, "own_bytes", lambda: 0)
+    monkeypatch.setattr(memory.fastattn, "attention", lambda q, k, v, **_: seen.append((k, v)))
+    monkeypatch.setattr(memory.time, "perf_counter", map(float, itertools.count(0, 4)).__next__)
+    used = memory.measure_mapped(keys=64, depth=8, threads=1)
+    assert used["seconds"] == 4.0
+    assert used["rate"] == sum(each.nbytes for each in seen[-1]) / 4.0
