@@ -293,6 +293,26 @@ def test_weights(isa, dtype, rng):
     assert (weights[expected == 0] == 0).all()
 
 
+def test_weights_with_what_moves_and_scales_keys(isa, rng):
+    """The output with v = 1 is the table: that of dense keys of float64, from the oracle."""
+    q = cases.normal(rng, 2, 4, 3, 8)
+    pages = rng.integers(-100, 100, (5, 2, 4, 8)).astype(np.int8)
+    scales = rng.uniform(0.01, 0.03, (5, 2, 4)).astype(np.float32)
+    table = np.array([[3, 0, 4], [1, 2, 0]])
+    options = {
+        "scale": -0.4, "alibi_slopes": rng.random((2, 4)), "q_offset": [3, 7],
+        "kv_starts": [1, 4], "kv_lengths": [5, 12], "causal": True,
+    }  # fmt: skip
+    keys = (pages * scales.astype(np.float64)[..., None])[table]
+    keys = keys.swapaxes(1, 2).reshape(2, 2, 12, 8)
+    expected = reference.attention(q, keys, np.tile(np.eye(12), (2, 2, 1, 1)), **options)
+    given = {"block_table": table, "k_scale": scales, **options}
+    with fastattn.use_isa(isa):
+        found = fastattn.attention_weights(q, pages, **given)
+    for weights in found, reference.attention_weights(q, pages, **given):
+        np.testing.assert_allclose(weights, expected, rtol=0, atol=2e-6)
+
+
 def test_sdpa_is_torch(isa, rng):
     torch = pytest.importorskip("torch")
     q, k, v = cases.tensors(rng, "float32", batch=2, q_heads=3, queries=40, keys=70)
