@@ -93,6 +93,16 @@ def test_heads_and_leading_axes_broadcast():
     np.testing.assert_allclose(reference.attention(q[0, 0], k[0, 0], v[0, 0]), expected[0, 0])
 
 
+def test_leading_axes_that_v_alone_has():
+    q, k, v = tensors(batch=3)
+    q, k = q[:1], k[:1]
+    options = {"kv_lengths": np.array([3, 7, 5]), "return_lse": True}
+    found = reference.attention(q, k, v, **options)
+    full = [np.repeat(tensor, 3, axis=0) for tensor in (q, k)]
+    for got, want in zip(found, loop(*full, v, kv_lengths=options["kv_lengths"]), strict=True):
+        np.testing.assert_allclose(got, want, **TOLERANCE)
+
+
 def test_per_batch_arguments_take_the_leading_shape():
     q, k, v = tensors(batch=6)
     values = np.array([1, 7, 0, 3, 4, 5])
@@ -101,12 +111,22 @@ def test_per_batch_arguments_take_the_leading_shape():
     for lengths in values, values.reshape(2, 3):
         out = reference.attention(*folded, kv_lengths=lengths)
         np.testing.assert_array_equal(out.reshape(expected.shape), expected)
+    values = np.arange(24.0).reshape(6, 4) / 8
+    expected = reference.attention(q, k, v, alibi_slopes=values)
+    for slopes in values, values.reshape(2, 3, 4):
+        out = reference.attention(*folded, alibi_slopes=slopes)
+        np.testing.assert_array_equal(out.reshape(expected.shape), expected)
 
 
 def test_rank_2_has_no_head_axis():
     q, k, v = (tensor[0, 0] for tensor in tensors())
     out, lse, table = reference.attention(q, k, v, return_lse=True, return_scores="masked")
     assert out.shape == (5, 3) and lse.shape == (5,) and table.shape == (5, 7)
+    mask = float_mask(5, 7)
+    np.testing.assert_array_equal(
+        reference.attention(q, k, v, attn_mask=mask[None, None]),
+        reference.attention(q, k, v, attn_mask=mask),
+    )
 
 
 @pytest.mark.parametrize("shape", [(0, 5, 7), (2, 0, 7), (2, 5, 0)])
@@ -165,6 +185,8 @@ def test_large_scores_do_not_overflow():
     q, k, v = tensors()
     out, lse = reference.attention(q * 1e4, k, v, return_lse=True)
     assert np.isfinite(out).all() and np.isfinite(lse).all()
+    out, lse = reference.attention(q, k, v, sinks=np.full(4, 2000.0), return_lse=True)
+    assert (out == 0).all() and (lse == 2000).all()
 
 
 # ---- rows without keys, NaN and infinity ---------------------------------------------------------
@@ -258,6 +280,8 @@ def test_merge_of_parts_is_the_whole():
     cuts = [(0, 5), (5, 5), (5, 6), (6, 12)]
     parts = [reference.attention(q, k[:, :, a:b], v[:, :, a:b], return_lse=True) for a, b in cuts]
     outs, lses = zip(*parts, strict=True)
+    rounded = reference.merge_states(outs, lses, dtype=np.float32)
+    assert [each.dtype for each in rounded] == [np.float32] * 2
     for arguments in (outs, lses), (np.stack(outs), np.stack(lses)):
         for got, want in zip(reference.merge_states(*arguments), whole, strict=True):
             np.testing.assert_allclose(got, want, **TOLERANCE)
@@ -281,6 +305,8 @@ SHAPES = {
     "rank 5": ((2, 3, 4, 5, 8), (2, 3, 4, 7, 8), (2, 3, 4, 7, 8)),
     "one key head": ((2, 4, 5, 8), (2, 1, 7, 8), (2, 1, 7, 8)),
     "one query head": ((2, 1, 5, 8), (2, 4, 7, 8), (2, 4, 7, 8)),
+    "heads of v alone": ((2, 1, 5, 8), (2, 1, 7, 8), (2, 4, 7, 8)),
+    "rank 2 query": ((5, 8), (4, 7, 8), (4, 7, 8)),
     "batches broadcast": ((2, 1, 4, 5, 8), (3, 4, 7, 8), (2, 3, 4, 7, 8)),
     "more queries": ((2, 4, 9, 8), (2, 4, 7, 8), (2, 4, 7, 8)),
 }

@@ -49,8 +49,9 @@ def test_pages_match_the_loop(options, page, layout):
         wide = np.zeros((2, 4, 5, table.shape[1] * page))  # a mask has all blocks * page keys
         wide[..., :7] = options["attn_mask"]
         options = {**options, "attn_mask": wide}
-    for b, length in enumerate(LENGTHS):
-        table[b, -(-length // page) :] = -9  # blocks without a key have no page
+    starts = options.get("kv_starts", np.zeros(2, int))
+    for b, (start, length) in enumerate(zip(starts, LENGTHS, strict=True)):
+        table[b, : start // page] = table[b, -(-length // page) :] = -9  # no key, no page
     if layout == "bshd":
         q, k, v = (tensor.swapaxes(1, 2) for tensor in (q, k, v))
     options = {**options, "kv_lengths": LENGTHS, "block_table": table, "layout": layout}
@@ -283,7 +284,10 @@ def test_varlen_of_itself_and_dtype():
     np.testing.assert_array_equal(out[:4], first)
     given = np.empty((10, 4, 6), np.float32)
     assert reference.attention_varlen(q, q, q, cuts, causal=True, out=given) is given
-    rounded = reference.attention_varlen(q, q, q, cuts, causal=True, dtype=np.float32)
+    rounded, lse = reference.attention_varlen(
+        q, q, q, cuts, causal=True, dtype=np.float32, return_lse=True
+    )
     np.testing.assert_array_equal(given, rounded)
+    assert rounded.dtype == lse.dtype == np.float32
     one = reference.attention_varlen(q[:1], q[:1], q[:1], [0, 1], return_lse=True, scale=2.0)[1]
     assert math.isclose(one[0, 0], 2 * q[0, 0] @ q[0, 0])
