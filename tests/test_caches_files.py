@@ -87,6 +87,22 @@ def test_numpy_reads_and_writes_it(kind, rng, tmp_path):
             same(type(cache).from_state(archive), cache)
 
 
+def test_names_of_freed_sequences_stay_taken(tmp_path):
+    cache = fastattn.PagedKVCache(4, 4, 2, 8)
+    assert [cache.new() for _ in range(3)] == [0, 1, 2]
+    cache.free(2)
+    cache.save(tmp_path / "cache")
+    assert fastattn.PagedKVCache.load(tmp_path / "cache").new() == 3
+
+
+@pytest.mark.parametrize("mode", [None, "r", "c"])
+def test_arrays_in_the_order_of_fortran(mode, rng, tmp_path):
+    cache = filled(rng, "dense")
+    state = cache.state() | {"k": np.asfortranarray(cache.k)}
+    fastattn.KVCache.from_state(state).save(tmp_path / "cache")
+    same(fastattn.KVCache.load(tmp_path / "cache", mode), cache)
+
+
 def test_file_objects(rng):
     cache, file = filled(rng, "paged"), io.BytesIO()
     cache.save(file)
@@ -99,8 +115,9 @@ def test_state_holds_the_arrays_themselves(rng):
     again = fastattn.KVCache.from_state(cache.state())
     for name in "k", "v", "k_scale", "v_scale":
         assert np.shares_memory(getattr(again, name), getattr(cache, name))
+    state = again.state()
     again.append(*given(rng, again, 3, 1))
-    assert cache.lengths.tolist() == [6, 0, 3]
+    assert cache.lengths.tolist() == state["lengths"].tolist() == [6, 0, 3]
 
 
 COPIES = {
@@ -258,6 +275,15 @@ def test_map_of_a_directory(kind, dtype, rng, tmp_path):
     before = writing.k.copy()
     grow(rng, type(cache).load(path, mmap_mode="c"))
     np.testing.assert_array_equal(writing.k, before)
+
+
+def test_flush_writes_every_array(rng, tmp_path, monkeypatch):
+    cache, flushed = filled(rng, "dense", tmp_path / "cache", dtype=np.int8), []
+    monkeypatch.setattr(np.memmap, "flush", lambda array: flushed.append(array))
+    cache.flush()
+    assert [id(array) for array in flushed] == [
+        id(cache.state()[name]) for name in ("k", "v", "k_scale", "v_scale")
+    ]
 
 
 @pytest.mark.parametrize("how", COPIES)

@@ -150,6 +150,10 @@ METHODS = {
               "q: expected 1 sequences like ids, got shape (2, 4, 1, 8)"),
     "more": (("attend", [0, 1], np.ones((1, 4, 1, 8), np.float32)), ValueError,
              "q: expected 2 sequences like ids, got shape (1, 4, 1, 8)"),
+    "more of rank 3": (("attend", [0, 1], np.ones((4, 1, 8), np.float32)), ValueError,
+                       "q: expected 2 sequences like ids, got shape (4, 1, 8)"),
+    "more of rank 5": (("attend", [0, 1], np.ones((3, 1, 4, 1, 8), np.float32)), ValueError,
+                       "q: expected 2 sequences like ids, got shape (3, 1, 4, 1, 8)"),
     "cuts": (("attend_varlen", [0], np.ones((3, 4, 8), np.float32), [0, 1, 3]), ValueError,
              "cu_seqlens_q: expected shape (2,) for these ids, got shape (3,)"),
     "array of cuts": (
