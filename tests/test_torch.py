@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """fastattn.torch against torch: the same results, eager, compiled and exported; no gradients."""
 
+import inspect
 import itertools
 
 import numpy as np
@@ -200,6 +201,21 @@ def test_attention_reads_tensors_where_they_lie(randn, monkeypatch):
     result = ft.attention(*tensors)
     assert [each.ctypes.data for each in seen] == [each.data_ptr() for each in tensors]
     assert result.data_ptr() == tensors[0].data_ptr()
+
+
+@pytest.mark.parametrize("name", ["attention", "attention_varlen"])
+def test_every_option_is_handed_on(name, randn, monkeypatch):
+    names = inspect.signature(getattr(fastattn, name)).parameters.keys() - {"q", "k", "v", "out"}
+    options = {
+        "causal": True, "window_size": (3, 4), "scale": 0.5, "softcap": 2.0, "layout": "bshd",
+        "precision": "high", "return_lse": True, "num_threads": 7,
+    }  # fmt: skip
+    options = {each: options[each] if each in options else randn(2) for each in names}
+    result, seen = np.zeros((2, 2, 2), np.float32), {}
+    monkeypatch.setattr(fastattn, name, lambda *_, **given: seen.update(given) or [result] * 2)
+    getattr(ft, name)(*(randn(2, 2, 2) for _ in "qkv"), **options)
+    for option, value in options.items():
+        np.testing.assert_array_equal(seen[option], as_arrays(value))
 
 
 def test_pages_give_what_arrays_do(randn):

@@ -39,6 +39,12 @@ def test_what_feed_forward_returns_is_left_as_it_is(kind, norm_first):
     np.testing.assert_array_equal(X, 1)
 
 
+@pytest.mark.parametrize("kind", LAYERS)
+def test_threads_are_those_of_the_attention(kind):
+    with pytest.raises(ValueError, match="num_threads: expected an integer not below 1, got 0"):
+        LAYERS[kind](lambda x: x)(X, num_threads=0)
+
+
 RESULTS = {
     "rank": (
         lambda x: np.stack([x] * 3), ValueError, r"shape \(2, 5, 8\) like x, got \(3, 2, 5, 8\)",
