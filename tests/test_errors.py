@@ -243,11 +243,12 @@ def test_out_right_beside_a_tensor(backwards):
             np.testing.assert_array_equal(out, expected)
 
 
-def test_out_overlaps_lengths(call):
+@pytest.mark.parametrize("name", ["kv_lengths", "kv_starts", "q_offset"])
+def test_out_overlaps_positions(call, name):
     memory = np.zeros(2 * 8 * 16 * 48, F32)
-    out, lengths = memory.reshape(OUT_SHAPE), memory.view(np.int64)[:2]
-    message = "out: expected memory of its own, got an array that overlaps kv_lengths"
-    check(lambda: call(**arguments({"kv_lengths": lengths, "out": out})), ValueError, message)
+    out, positions = memory.reshape(OUT_SHAPE), memory.view(np.int64)[:2]
+    message = f"out: expected memory of its own, got an array that overlaps {name}"
+    check(lambda: call(**arguments({name: positions, "out": out})), ValueError, message)
 
 
 def test_out_overlaps_table(call):
@@ -257,12 +258,17 @@ def test_out_overlaps_table(call):
     check(lambda: call(**{**PAGED, "block_table": table, "out": out}), ValueError, message)
 
 
-def test_varlen_out_overlaps_cuts(call_varlen):
+@pytest.mark.parametrize(
+    "name", ["cu_seqlens_q", "cu_seqlens_k", "kv_lengths", "kv_starts", "q_offset"]
+)
+def test_varlen_out_overlaps_cuts_and_positions(call_varlen, name):
     memory = np.zeros(10 * 8 * 48, F32)
-    out, cuts = memory.reshape(10, 8, 48), memory.view(np.int32)[:4]
-    cuts[:] = VARLEN["cu_seqlens_q"]
-    message = "out: expected memory of its own, got an array that overlaps cu_seqlens_q"
-    changes = {"cu_seqlens_q": cuts, "out": out}
+    out, values = memory.reshape(10, 8, 48), memory.view(np.int32)[:3]
+    if name in VARLEN:
+        values = memory.view(np.int32)[:4]
+        values[:] = VARLEN[name]
+    message = f"out: expected memory of its own, got an array that overlaps {name}"
+    changes = {name: values, "out": out}
     check(lambda: call_varlen(**{**VARLEN, **changes}), ValueError, message)
 
 

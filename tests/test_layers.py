@@ -146,6 +146,12 @@ def test_rotary_scaling_matches_transformers(name):
     assert factor == pytest.approx(expected_factor)
 
 
+def test_factor_of_yarn_is_that_of_cosines_and_of_sines():
+    rotary = layers.Rotary(scaling=HF_SCALINGS["yarn_attention_factor"])
+    turn = rotary.at(np.arange(9), 16)
+    np.testing.assert_allclose(np.hypot(turn.cos, turn.sin), 0.7)
+
+
 @pytest.mark.parametrize("length", [1, 64, 65, 200])
 def test_dynamic_scaling_matches_transformers(length):
     config = hf_rope_config({"rope_type": "dynamic", "factor": 2.0})

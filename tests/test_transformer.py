@@ -295,6 +295,12 @@ def test_probabilities_match_transformers(rng, options):
     np.testing.assert_allclose(found, scores.softmax(-1).numpy(), atol=1e-6)
 
 
+def test_top_p_that_is_reached_exactly():
+    for top_p, likely in (0.25, [[1, 0, 0, 0]]), (0.5, [[0.5, 0.5, 0, 0]]):
+        found = layers.Sampler(top_p=top_p).probabilities(np.zeros((1, 4)))
+        np.testing.assert_array_equal(found, likely)
+
+
 @pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.5}], ids=str)
 @pytest.mark.parametrize("temperature", [1e-308, 5e-324])
 def test_smallest_temperature_is_greedy(temperature, options):
