@@ -1,5 +1,6 @@
 """Build fastattn: one C library, each instruction set with its own compiler flags."""
 
+import hashlib
 import os
 import platform
 import runpy
@@ -39,8 +40,10 @@ ISOLATED = {"unix": ["-fno-lto"], "msvc": ["/GL-"]}
 SOURCES = sorted(glob("src_c/*.c"))
 # What an extension links of it; others all. _kernels asks _core for the kernels themselves.
 NEEDED = {"fastattn._dlpack": [], "fastattn._kernels": ["src_c/schedule.c"]}
-HEADERS = [str(path) for path in Path("src_c").rglob("*") if path.suffix in (".h", ".inc", ".c")]
+HEADERS = [str(path) for path in Path("src_c").rglob("*") if path.suffix in (".h", ".inc")]
 LIBRARIES = {"win32": "fastattn.dll", "darwin": "libfastattn.dylib"}
+# Folders of the package for what is built and no extension.
+BESIDE = ("lib", "include", "share")
 # Made from src_c/package, and where they go below share.
 DESCRIPTIONS = {
     "fastattn-config.cmake": "cmake/fastattn",
@@ -68,26 +71,25 @@ class BuildExt(build_ext):
         isas = [name for name in ISAS if self.can_build(name, kind)]
         have = [(f"FA_HAVE_{name.upper()}", "1") for name in isas]
         have += [("FA_HAVE_THREADS", "1")] if threads else []
-        # Timestamps for `python -m fastattn profile`, in objects of their own.
-        profile = bool(os.environ.get("FASTATTN_PROFILE"))
-        have += [("FA_PROFILE", "1")] if profile else []
+        # Timestamps for `python -m fastattn profile`.
+        have += [("FA_PROFILE", "1")] if os.environ.get("FASTATTN_PROFILE") else []
         flags = [*COMMON[kind], *threads]
-        suffix = "_profile" if profile else ""
-        jobs = {path: (path, flags, have, suffix) for path in SOURCES}
+        jobs = {path: (path, flags, have) for path in SOURCES}
         for name in isas:
             path = f"src_c/isa/{name}.c"
             flags = [*COMMON[kind], *ISAS[name][2 if kind == "msvc" else 1], *ISOLATED[kind]]
             for bits in ("32",) if name in UNITS else ("32", "64"):
-                jobs[path, bits] = (path, flags, [("FA_REAL_BITS", bits)], f"_f{bits}")
+                jobs[path, bits] = (path, flags, [("FA_REAL_BITS", bits)])
         objects = self.compile_all(jobs)
+        settings = self.note_settings([*objects.values(), *threads])
         for extension in self.extensions:
             extension.extra_objects += [
                 objects[name] for name in NEEDED.get(extension.name, objects)
             ]
             extension.extra_link_args += threads
-        objects = [*objects.values()]
+            extension.depends += [settings, *extension.extra_objects]
         super().build_extensions()
-        self.link_library(objects, kind, threads)
+        self.link_library([*objects.values()], kind, threads)
 
     def compile_all(self, jobs):
         """Compile on all processors; the last of ISAS, which take longest, first."""
@@ -95,19 +97,37 @@ class BuildExt(build_ext):
             running = {name: pool.submit(self.compile, *jobs[name]) for name in reversed(jobs)}
         return {name: running[name].result() for name in jobs}
 
-    def compile(self, path, flags, macros, suffix=""):
-        """Compile one file if it or any header is newer than its object."""
-        directory = os.path.join(self.build_temp, "objects" + suffix)
+    def compile(self, path, flags, macros):
+        """Compile one file if it or any header is newer than its object.
+
+        Objects of other settings, which an earlier build may have left, are in other directories.
+        """
+        macros = [*macros, ("FA_BUILD_SHARED", "1")]
+        key = hashlib.sha256(repr((self.commands(), flags, macros)).encode()).hexdigest()[:12]
+        directory = os.path.join(self.build_temp, f"objects-{key}")
         [target] = self.compiler.object_filenames([path], output_dir=directory)
-        if self.force or newer_group([path, "setup.py", TABLE, *HEADERS], target):
+        if self.force or newer_group([path, *HEADERS], target):
             self.compiler.compile(
                 [path],
                 output_dir=directory,
                 include_dirs=["src_c"],
-                macros=[*macros, ("FA_BUILD_SHARED", "1")],
+                macros=macros,
                 extra_postargs=flags,
             )
         return target
+
+    def commands(self):
+        """What the environment and the options say about compiling and linking."""
+        names = ("cc", "compiler_so", "linker", "linker_so", "macros")
+        return [getattr(self.compiler, name, None) for name in names]
+
+    def note_settings(self, words):
+        """A file that is newer than what was built with other settings."""
+        path = Path(self.build_temp, "settings.txt")
+        text = repr([*self.commands(), *words])
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+        return str(path)
 
     def can_build(self, isa, kind):
         """Whether an instruction set is of this machine, and known to the compiler."""
@@ -152,13 +172,13 @@ class BuildExt(build_ext):
         target = package / "lib" / LIBRARIES.get(sys.platform, "libfastattn.so")
         (package / "include").mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(exist_ok=True)
-        if self.force or newer_group([*objects, "setup.py"], str(target)):
-            libraries, flags = [], []
-            if kind == "unix":
-                libraries, flags = ["m"], [*threads, *self.name_flags(target.name)]
-            self.compiler.link_shared_object(
-                objects, str(target), libraries=libraries, extra_postargs=flags
-            )
+        target.unlink(missing_ok=True)  # of whatever settings, and no matter how new
+        libraries, flags = [], []
+        if kind == "unix":
+            libraries, flags = ["m"], [*threads, *self.name_flags(target.name)]
+        self.compiler.link_shared_object(
+            objects, str(target), libraries=libraries, extra_postargs=flags
+        )
         self.copy_file("src_c/fastattn.h", str(package / "include" / "fastattn.h"))
         self.describe_library(package, target.name)
 
@@ -192,9 +212,18 @@ class BuildExt(build_ext):
     def copy_extensions_to_source(self):
         """In a build in place, what goes beside the extensions as well."""
         super().copy_extensions_to_source()
-        for name in ("lib", "include", "share"):
+        for name in BESIDE:
             built = Path(self.build_lib, "fastattn", name)
             shutil.copytree(built, Path("fastattn", name), dirs_exist_ok=True)
+
+    def get_output_mapping(self):
+        """The same files for an editable installation that links each file by itself."""
+        mapping = super().get_output_mapping()
+        for name in BESIDE if self.inplace else ():
+            for path in Path(self.build_lib, "fastattn", name).rglob("*"):
+                if path.is_file():
+                    mapping[str(path)] = str(path.relative_to(self.build_lib))
+        return mapping
 
 
 def extension(name):
@@ -208,7 +237,7 @@ def extension(name):
             ("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION"),
         ],
         py_limited_api=ABI3,
-        depends=[*HEADERS, *glob("fastattn/*.pxd"), *glob("fastattn/*.pxi")],
+        depends=["setup.py", *HEADERS, *glob("fastattn/*.pxd"), *glob("fastattn/*.pxi")],
     )
 
 

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: MIT
+"""What setup.py has compiled and linked, by a compiler that only writes down what it is told."""
+
+import os
+import runpy
+import shutil
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+setuptools = pytest.importorskip("setuptools")
+
+ROOT = Path(__file__).parent.parent
+pytestmark = [
+    pytest.mark.forces_isa,
+    pytest.mark.no_sanitizer,
+    pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="needs the source tree"),
+    pytest.mark.skipif(sys.platform == "win32", reason="the compiler is a script of the shell"),
+]
+SOURCES = ["dispatch.c", "schedule.c"]
+# An object holds the line that made it; what is linked holds its own line and its objects.
+STUB = """#!/bin/sh
+for word; do
+    case " $REFUSED " in *" $word "*) echo "unknown option $word" >&2; exit 1 ;; esac
+    case $last,$word in
+        -o,*) out=$word ;;
+        *.o) objects="$objects $word" ;;
+    esac
+    last=$word
+done
+echo "$*" >>"$LOG"
+{ echo "$*"; cat /dev/null $objects; } >"$out"
+"""
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """A copy of the sources, with empty files for what Cython makes."""
+    for name in ("FASTATTN_PROFILE", "FASTATTN_NO_THREADS", "CFLAGS", "LDFLAGS", "ARCHFLAGS"):
+        monkeypatch.delenv(name, raising=False)
+    tree = tmp_path / "tree"
+    # Of the sources below isa all, of the others two, which is faster.
+    left_out = [path.name for path in (ROOT / "src_c").glob("*.c") if path.name not in SOURCES]
+    shutil.copytree(ROOT / "src_c", tree / "src_c", ignore=lambda *_: left_out)
+    shutil.copy(ROOT / "setup.py", tree)
+    (tree / "fastattn").mkdir()
+    for name in ("_core", "_kernels", "_dlpack"):
+        (tree / "fastattn" / f"{name}.c").touch()
+    stub = tmp_path / "stub-cc"
+    stub.write_text(STUB)
+    stub.chmod(0o755)
+    monkeypatch.setenv("CC", str(stub))
+    monkeypatch.setenv("LDSHARED", f"{stub} -shared")
+    monkeypatch.setenv("LOG", str(tmp_path / "log"))
+    monkeypatch.chdir(tree)
+    return tree
+
+
+def command(monkeypatch):
+    """The command build_ext of setup.py."""
+    arguments = {}
+    with monkeypatch.context() as patch:
+        patch.setattr(setuptools, "setup", lambda **words: arguments.update(words))
+        runpy.run_path("setup.py")
+    for extension in arguments["ext_modules"]:
+        extension.sources = [source.replace(".pyx", ".c") for source in extension.sources]
+    distribution = setuptools.Distribution({"name": "fastattn", "version": "1", **arguments})
+    build_ext = distribution.get_command_obj("build_ext")
+    build_ext.build_lib, build_ext.build_temp = "build/lib", "build/temp"
+    build_ext.ensure_finalized()
+    return build_ext
+
+
+def build(monkeypatch, **environment):
+    """Build; the text of each file that was linked, and which files were compiled."""
+    log = Path(os.environ["LOG"])
+    log.unlink(missing_ok=True)
+    with monkeypatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        command(monkeypatch).run()
+    words = [line.split() for line in log.read_text().splitlines()]
+    compiled = [line[line.index("-c") + 1] for line in words if "-c" in line]
+    linked = {path.name.partition(".")[0]: path.read_text() for path in Path("build/lib").rglob("*")
+              if path.suffix in (".so", ".dylib")}  # fmt: skip
+    assert {*linked} == {"_core", "_kernels", "_dlpack", "libfastattn"}
+    return linked, [path for path in compiled if path.startswith(("src_c", "fastattn"))]
+
+
+def test_an_earlier_build_decides_nothing(tree, monkeypatch):
+    """Files of other settings are as new as any, and must not be taken for these."""
+    plain, _ = build(monkeypatch)
+    settings = {"FASTATTN_PROFILE": "1", "FASTATTN_NO_THREADS": "1", "CFLAGS": "-DOTHER"}
+    other, _ = build(monkeypatch, **settings, REFUSED="-mavx512f")
+    for name in ("_core", "libfastattn"):
+        for sign in ("-DFA_PROFILE=1", "-DOTHER"):
+            assert sign in other[name]
+            assert sign not in plain[name]
+        for sign in ("-DFA_HAVE_THREADS=1", "isa/avx512.c"):
+            assert sign not in other[name]
+            assert sign in plain[name]
+    assert build(monkeypatch)[0] == plain
+
+
+def test_a_library_in_the_source_is_not_shipped(tree, monkeypatch):
+    plain, _ = build(monkeypatch)
+    [library] = Path("build/lib/fastattn/lib").iterdir()
+    library.write_text("another one's")
+    os.utime(library, (time.time() + 9,) * 2)
+    assert build(monkeypatch)[0] == plain
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert not [name for name in options["package-data"]["fastattn"] if "/" in name]
+
+
+def test_only_what_was_edited_is_compiled(tree, monkeypatch):
+    _, everything = build(monkeypatch)
+    assert {*map(str, Path("src_c").glob("*.c"))} < {*everything}
+    assert build(monkeypatch)[1] == []
+    os.utime("src_c/schedule.c", (time.time() + 9,) * 2)
+    _, compiled = build(monkeypatch)
+    assert sorted(compiled) == ["fastattn/_core.c", "fastattn/_kernels.c", "src_c/schedule.c"]
