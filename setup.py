@@ -37,6 +37,8 @@ COMMON = {
 }
 # Link-time optimisation may move code of one instruction set into another's functions.
 ISOLATED = {"unix": ["-fno-lto"], "msvc": ["/GL-"]}
+# Our calls of our functions: of another libfastattn in the process, whose come first, never.
+OWN_SYMBOLS = ["-Wl,-Bsymbolic"] if sys.platform not in ("darwin", "win32") else []
 SOURCES = sorted(glob("src_c/*.c"))
 # What an extension links of it; others all. _kernels asks _core for the kernels themselves.
 NEEDED = {"fastattn._dlpack": [], "fastattn._kernels": ["src_c/schedule.c"]}
@@ -81,15 +83,16 @@ class BuildExt(build_ext):
             for bits in ("32",) if name in UNITS else ("32", "64"):
                 jobs[path, bits] = (path, flags, [("FA_REAL_BITS", bits)])
         objects = self.compile_all(jobs)
-        settings = self.note_settings([*objects.values(), *threads])
+        links = [*threads, *OWN_SYMBOLS]
+        settings = self.note_settings([*objects.values(), *links])
         for extension in self.extensions:
             extension.extra_objects += [
                 objects[name] for name in NEEDED.get(extension.name, objects)
             ]
-            extension.extra_link_args += threads
+            extension.extra_link_args += links
             extension.depends += [settings, *extension.extra_objects]
         super().build_extensions()
-        self.link_library([*objects.values()], kind, threads)
+        self.link_library([*objects.values()], kind, links)
 
     def compile_all(self, jobs):
         """Compile on all processors; the last of ISAS, which take longest, first."""
@@ -166,7 +169,7 @@ class BuildExt(build_ext):
                 return False
         return True
 
-    def link_library(self, objects, kind, threads):
+    def link_library(self, objects, kind, links):
         """libfastattn, for programs in C: inside the package, found by fastattn.get_library()."""
         package = Path(self.get_ext_fullpath("fastattn._core")).parent
         target = package / "lib" / LIBRARIES.get(sys.platform, "libfastattn.so")
@@ -175,7 +178,7 @@ class BuildExt(build_ext):
         target.unlink(missing_ok=True)  # of whatever settings, and no matter how new
         libraries, flags = [], []
         if kind == "unix":
-            libraries, flags = ["m"], [*threads, *self.name_flags(target.name)]
+            libraries, flags = ["m"], [*links, *self.name_flags(target.name)]
         self.compiler.link_shared_object(
             objects, str(target), libraries=libraries, extra_postargs=flags
         )

@@ -81,3 +81,21 @@ def test_threads_outlive_no_library():
         print(path in open("/proc/self/maps").read())
     """)
     assert result.stdout.strip() == "True", result.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs LD_PRELOAD")
+def test_another_library_in_the_process_replaces_nothing(tmp_path):
+    """As in a program that is linked to another version and embeds Python."""
+    other, source = tmp_path / "libother.so", tmp_path / "other.c"
+    source.write_text(
+        '#include <stdio.h>\nint fa_attention(const void *args) { return puts("other"), 1; }\n'
+        'const char *fa_isa_default(void) { return "other"; }\n'
+    )
+    subprocess.run([COMPILER, "-shared", "-fPIC", source, "-o", other], check=True)
+    code = """
+        import ctypes, fastattn, numpy as np
+        assert ctypes.CDLL(None).fa_isa_default
+        print(fastattn.isa(), fastattn.attention(*np.ones((3, 1, 1), np.float32)).item())
+    """
+    result = programs.run(code, LD_PRELOAD=str(other))
+    assert result.stdout.split() == [fastattn.isa(), "1.0"], result.stderr
