@@ -31,8 +31,16 @@ SYSTEM_HAS = {
 }
 # A unit beside the kernels of the level below, and nothing else.
 UNITS = {"avx512_bf16", "amx", "neon_bf16"}
+# Arithmetic as it is written, whatever CFLAGS say.
+EXACT = {
+    "unix": ["-fno-fast-math", "-fno-unsafe-math-optimizations", "-fno-finite-math-only"],
+    "msvc": [],
+}
+# -ffast-math and -Ofast also link code that takes denormals from the whole process.
+LINKED = {"unix": ["-O3", *EXACT["unix"]], "msvc": []}
 COMMON = {
-    "unix": ["-std=c11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC", "-g0"],
+    "unix": ["-std=c11", "-O3", *EXACT["unix"], "-ffp-contract=off"]
+    + ["-fvisibility=hidden", "-fPIC", "-g0"],
     "msvc": ["/std:c11", "/O2", "/fp:precise"],
 }
 # Link-time optimisation may move code of one instruction set into another's functions.
@@ -83,12 +91,13 @@ class BuildExt(build_ext):
             for bits in ("32",) if name in UNITS else ("32", "64"):
                 jobs[path, bits] = (path, flags, [("FA_REAL_BITS", bits)])
         objects = self.compile_all(jobs)
-        links = [*threads, *OWN_SYMBOLS]
+        links = [*threads, *LINKED[kind], *OWN_SYMBOLS]
         settings = self.note_settings([*objects.values(), *links])
         for extension in self.extensions:
             extension.extra_objects += [
                 objects[name] for name in NEEDED.get(extension.name, objects)
             ]
+            extension.extra_compile_args += EXACT[kind]
             extension.extra_link_args += links
             extension.depends += [settings, *extension.extra_objects]
         super().build_extensions()

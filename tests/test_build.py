@@ -4,11 +4,13 @@
 import os
 import runpy
 import shutil
+import subprocess
 import sys
 import time
 import tomllib
 from pathlib import Path
 
+import programs
 import pytest
 
 setuptools = pytest.importorskip("setuptools")
@@ -32,7 +34,7 @@ for word; do
     last=$word
 done
 echo "$*" >>"$LOG"
-{ echo "$*"; cat /dev/null $objects; } >"$out"
+{ echo "$*"; [ -z "$objects" ] || cat $objects; } >"$out"
 """
 
 
@@ -122,3 +124,26 @@ def test_only_what_was_edited_is_compiled(tree, monkeypatch):
     os.utime("src_c/schedule.c", (time.time() + 9,) * 2)
     _, compiled = build(monkeypatch)
     assert sorted(compiled) == ["fastattn/_core.c", "fastattn/_kernels.c", "src_c/schedule.c"]
+
+
+@pytest.mark.parametrize("flag", ["-ffast-math", "-Ofast", "-funsafe-math-optimizations"])
+def test_arithmetic_stays_exact(tree, monkeypatch, flag):
+    """Neither our loops nor, in the whole process, denormals change with CFLAGS."""
+    linked, _ = build(monkeypatch, CFLAGS=flag)
+    for text in linked.values():
+        for words in map(str.split, text.splitlines()):
+            assert words.index(flag) < words.index("-fno-fast-math")
+    if not (compiler := shutil.which("gcc") or shutil.which("clang")):
+        return
+    words = linked["libfastattn"].splitlines()[0].split()
+    ours = words[words.index("-o") + 2 :]
+    Path("value.c").write_text("int value;\n")
+    command = [compiler, flag, "-shared", "-fPIC", "value.c", *ours, "-o", "value.so"]
+    subprocess.run(command, check=True)
+    code = """
+        import ctypes, sys, numpy as np
+        ctypes.CDLL(sys.argv[1])
+        print(np.float32(1e-40) * np.float32(0.5) != 0)
+    """
+    result = programs.run(code, tree / "value.so")  # a process that may lose its denormals
+    assert result.stdout.strip() == "True", result.stderr
