@@ -47,6 +47,7 @@ COMMON = {
 ISOLATED = {"unix": ["-fno-lto"], "msvc": ["/GL-"]}
 # Our calls of our functions: of another libfastattn in the process, whose come first, never.
 OWN_SYMBOLS = ["-Wl,-Bsymbolic"] if sys.platform not in ("darwin", "win32") else []
+MATH = ["m"] if sys.platform != "win32" else []
 SOURCES = sorted(glob("src_c/*.c"))
 # What an extension links of it; others all. _kernels asks _core for the kernels themselves.
 NEEDED = {"fastattn._dlpack": [], "fastattn._kernels": ["src_c/schedule.c"]}
@@ -185,12 +186,8 @@ class BuildExt(build_ext):
         (package / "include").mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(exist_ok=True)
         target.unlink(missing_ok=True)  # of whatever settings, and no matter how new
-        libraries, flags = [], []
-        if kind == "unix":
-            libraries, flags = ["m"], [*links, *self.name_flags(target.name)]
-        self.compiler.link_shared_object(
-            objects, str(target), libraries=libraries, extra_postargs=flags
-        )
+        flags = [*links, *self.name_flags(target.name)] if kind == "unix" else links
+        self.compiler.link_shared_object(objects, str(target), libraries=MATH, extra_postargs=flags)
         self.copy_file("src_c/fastattn.h", str(package / "include" / "fastattn.h"))
         self.describe_library(package, target.name)
 
@@ -248,6 +245,7 @@ def extension(name):
             ("NPY_TARGET_VERSION", "NPY_2_0_API_VERSION"),
             ("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION"),
         ],
+        libraries=MATH,
         py_limited_api=ABI3,
         depends=["setup.py", *HEADERS, *glob("fastattn/*.pxd"), *glob("fastattn/*.pxi")],
     )

@@ -147,3 +147,10 @@ def test_arithmetic_stays_exact(tree, monkeypatch, flag):
     """
     result = programs.run(code, tree / "value.so")  # a process that may lose its denormals
     assert result.stdout.strip() == "True", result.stderr
+
+
+def test_everything_names_its_libraries(tree, monkeypatch):
+    """The interpreter may be linked without libm, which the core needs."""
+    linked, _ = build(monkeypatch)
+    for text in linked.values():
+        assert "-lm" in text.splitlines()[0].split()
