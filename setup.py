@@ -19,10 +19,17 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError, LinkError
 from setuptools.modified import newer_group
 
-MACHINE = platform.machine().lower()
-MACHINE = {"amd64": "x86_64", "arm64": "aarch64"}.get(MACHINE, MACHINE)
+# A universal Python of macOS asks for two machines at once: it gets this one, and says so.
+if sysconfig.get_platform().endswith("universal2") and "ARCHFLAGS" not in os.environ:
+    os.environ["ARCHFLAGS"] = f"-arch {platform.machine()}"
+    os.environ["_PYTHON_HOST_PLATFORM"] = sysconfig.get_platform().replace(
+        "universal2", platform.machine()
+    )
+
 TABLE = "src_c/isa/flags.py"
 ISAS = runpy.run_path(TABLE)["ISAS"]
+# What GCC and Clang, and MSVC, define when they compile for a machine of the table.
+MACHINES = {"x86_64": ("__x86_64__", "_M_X64"), "aarch64": ("__aarch64__", "_M_ARM64")}
 # Tiles have to be asked for, which only Linux is asked here.
 SYSTEM_HAS = {
     "avx512_bf16": sys.platform != "win32",
@@ -79,7 +86,7 @@ class BuildExt(build_ext):
         threads = ["-pthread"] if kind == "unix" and self.has_threads() else []
         if not threads:
             print("fastattn: no POSIX threads and atomics; building a serial library", flush=True)
-        isas = [name for name in ISAS if self.can_build(name, kind)]
+        isas = self.isas(kind)
         have = [(f"FA_HAVE_{name.upper()}", "1") for name in isas]
         have += [("FA_HAVE_THREADS", "1")] if threads else []
         # Timestamps for `python -m fastattn profile`.
@@ -142,21 +149,25 @@ class BuildExt(build_ext):
             path.write_text(text, encoding="utf-8")
         return str(path)
 
-    def can_build(self, isa, kind):
-        """Whether an instruction set is of this machine, and known to the compiler."""
-        machine, *flags = ISAS[isa]
-        if machine not in ("any", MACHINE) or not SYSTEM_HAS.get(isa, True):
-            return False
-        flags = flags[kind == "msvc"]
-        with tempfile.TemporaryDirectory() as directory:
-            source = Path(directory, "probe.c")
-            source.write_text("int probe;\n")
-            try:
-                self.compiler.compile([str(source)], output_dir=directory, extra_postargs=flags)
-            except CompileError:
-                print(f"fastattn: the compiler does not know {isa}; building without", flush=True)
-                return False
-        return True
+    def isas(self, kind):
+        """The instruction sets of the compiler's machine that it knows."""
+        isas, machine = [], self.machine()
+        for name, (needed, *flags) in ISAS.items():
+            if needed not in ("any", machine) or not SYSTEM_HAS.get(name, True):
+                continue
+            if self.compiles("int probe;\n", flags[kind == "msvc"]):
+                isas.append(name)
+            else:
+                print(f"fastattn: the compiler does not know {name}; building without", flush=True)
+        return isas
+
+    def machine(self):
+        """Which of MACHINES the compiler compiles for: not always what it runs on."""
+        for name, macros in MACHINES.items():
+            known = " || ".join(f"defined({macro})" for macro in macros)
+            if self.compiles(f"#if !({known})\n#error not {name}\n#endif\nint probe;\n", []):
+                return name
+        return None
 
     def has_threads(self):
         """Whether a program with POSIX threads and C11 atomics compiles and links.
@@ -165,16 +176,21 @@ class BuildExt(build_ext):
         """
         if os.environ.get("FASTATTN_NO_THREADS"):
             return False
+        return self.compiles(PROBE, ["-std=c11", "-pthread"], link=True)
+
+    def compiles(self, text, flags, link=False):
+        """Whether the compiler takes this text with these flags."""
         with tempfile.TemporaryDirectory() as directory:
             source = Path(directory, "probe.c")
-            source.write_text(PROBE)
+            source.write_text(text)
             try:
                 objects = self.compiler.compile(
-                    [str(source)], output_dir=directory, extra_postargs=["-std=c11", "-pthread"]
+                    [str(source)], output_dir=directory, extra_postargs=flags
                 )
-                self.compiler.link_executable(
-                    objects, "probe", output_dir=directory, extra_postargs=["-pthread"]
-                )
+                if link:
+                    self.compiler.link_executable(
+                        objects, "probe", output_dir=directory, extra_postargs=flags
+                    )
             except (CompileError, LinkError):
                 return False
         return True

@@ -2,10 +2,12 @@
 """What setup.py has compiled and linked, by a compiler that only writes down what it is told."""
 
 import os
+import platform
 import runpy
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 import tomllib
 from pathlib import Path
@@ -154,3 +156,32 @@ def test_everything_names_its_libraries(tree, monkeypatch):
     linked, _ = build(monkeypatch)
     for text in linked.values():
         assert "-lm" in text.splitlines()[0].split()
+
+
+@pytest.mark.parametrize(
+    ("compiler", "isas"),
+    [
+        ("clang --target=x86_64-linux-gnu", ["scalar", "avx2", "avx512", "avx512_bf16", "amx"]),
+        ("clang --target=i386-linux-gnu", ["scalar"]),
+        ("clang --target=aarch64-linux-gnu", ["scalar", "neon", "neon_bf16"]),
+        ("aarch64-linux-gnu-gcc", ["scalar", "neon", "neon_bf16"]),
+    ],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems lack some")
+def test_kernels_are_of_the_compilers_machine(tree, monkeypatch, compiler, isas):
+    """Which is another one's for a cross compiler, and nobody's under a Python of 32 bits."""
+    if not shutil.which(compiler.split()[0]):
+        pytest.skip(f"needs {compiler}")
+    monkeypatch.setenv("CC", compiler)
+    build_ext, found = command(monkeypatch), []
+    monkeypatch.setattr(build_ext, "build_extensions", lambda: found.extend(build_ext.isas("unix")))
+    build_ext.run()
+    assert found == isas
+
+
+def test_a_universal_python_gets_one_machine(tree, monkeypatch):
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(sysconfig, "get_platform", lambda: "macosx-10.9-universal2")
+    command(monkeypatch)
+    assert os.environ["ARCHFLAGS"] == f"-arch {platform.machine()}"
+    assert os.environ["_PYTHON_HOST_PLATFORM"] == f"macosx-10.9-{platform.machine()}"
