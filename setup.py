@@ -83,6 +83,9 @@ class BuildExt(build_ext):
 
     def build_extensions(self):
         kind = "msvc" if self.compiler.compiler_type == "msvc" else "unix"
+        if not self.compiles("int probe;\n"):
+            command = self.compiler.cc if kind == "msvc" else " ".join(self.compiler.compiler_so)
+            raise CompileError(f"the C compiler does not compile anything (CC, CFLAGS): {command}")
         threads = ["-pthread"] if kind == "unix" and self.has_threads() else []
         if not threads:
             print("fastattn: no POSIX threads and atomics; building a serial library", flush=True)
@@ -155,7 +158,8 @@ class BuildExt(build_ext):
         for name, (needed, *flags) in ISAS.items():
             if needed not in ("any", machine) or not SYSTEM_HAS.get(name, True):
                 continue
-            if self.compiles("int probe;\n", flags[kind == "msvc"]):
+            # What every machine has is not left out: if it fails, the build does.
+            if needed == "any" or self.compiles("int probe;\n", flags[kind == "msvc"]):
                 isas.append(name)
             else:
                 print(f"fastattn: the compiler does not know {name}; building without", flush=True)
@@ -165,7 +169,7 @@ class BuildExt(build_ext):
         """Which of MACHINES the compiler compiles for: not always what it runs on."""
         for name, macros in MACHINES.items():
             known = " || ".join(f"defined({macro})" for macro in macros)
-            if self.compiles(f"#if !({known})\n#error not {name}\n#endif\nint probe;\n", []):
+            if self.compiles(f"#if !({known})\n#error not {name}\n#endif\nint probe;\n"):
                 return name
         return None
 
@@ -178,18 +182,18 @@ class BuildExt(build_ext):
             return False
         return self.compiles(PROBE, ["-std=c11", "-pthread"], link=True)
 
-    def compiles(self, text, flags, link=False):
+    def compiles(self, text, flags=(), link=False):
         """Whether the compiler takes this text with these flags."""
         with tempfile.TemporaryDirectory() as directory:
             source = Path(directory, "probe.c")
             source.write_text(text)
             try:
                 objects = self.compiler.compile(
-                    [str(source)], output_dir=directory, extra_postargs=flags
+                    [str(source)], output_dir=directory, extra_postargs=[*flags]
                 )
                 if link:
                     self.compiler.link_executable(
-                        objects, "probe", output_dir=directory, extra_postargs=flags
+                        objects, "probe", output_dir=directory, extra_postargs=[*flags]
                     )
             except (CompileError, LinkError):
                 return False

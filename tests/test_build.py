@@ -16,6 +16,7 @@ import programs
 import pytest
 
 setuptools = pytest.importorskip("setuptools")
+CompileError = pytest.importorskip("setuptools.errors").CompileError
 
 ROOT = Path(__file__).parent.parent
 pytestmark = [
@@ -185,3 +186,17 @@ def test_a_universal_python_gets_one_machine(tree, monkeypatch):
     command(monkeypatch)
     assert os.environ["ARCHFLAGS"] == f"-arch {platform.machine()}"
     assert os.environ["_PYTHON_HOST_PLATFORM"] == f"macosx-10.9-{platform.machine()}"
+
+
+@pytest.mark.parametrize("setting", ["CC", "CFLAGS"])
+def test_a_compiler_that_does_not_work_is_the_error(tree, monkeypatch, setting, capfd):
+    value = {"CC": "/nonexistent/cc", "CFLAGS": "-refused"}[setting]
+    monkeypatch.setenv(setting, value)
+    with pytest.raises(CompileError, match=f"the C compiler .*: .*{value}"):
+        build(monkeypatch, REFUSED="-refused")
+    assert "fastattn: " not in capfd.readouterr().out  # nothing about threads or kernels
+
+
+def test_scalar_kernels_are_never_left_out(tree, monkeypatch):
+    with pytest.raises(CompileError):
+        build(monkeypatch, REFUSED="-fno-tree-vectorize")
