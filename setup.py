@@ -153,14 +153,22 @@ class BuildExt(build_ext):
         return str(path)
 
     def isas(self, kind):
-        """The instruction sets of the compiler's machine that it knows."""
+        """The instruction sets of the compiler's machine that it knows.
+
+        With FASTATTN_REQUIRE_ISAS=1 it must be one of MACHINES, and know all of them.
+        """
+        required = os.environ.get("FASTATTN_REQUIRE_ISAS")
         isas, machine = [], self.machine()
+        if required and not machine:
+            raise CompileError(f"FASTATTN_REQUIRE_ISAS: expected a compiler for {[*MACHINES]}")
         for name, (needed, *flags) in ISAS.items():
             if needed not in ("any", machine) or not SYSTEM_HAS.get(name, True):
                 continue
             # What every machine has is not left out: if it fails, the build does.
             if needed == "any" or self.compiles("int probe;\n", flags[kind == "msvc"]):
                 isas.append(name)
+            elif required:
+                raise CompileError(f"FASTATTN_REQUIRE_ISAS: the compiler does not know {name}")
             else:
                 print(f"fastattn: the compiler does not know {name}; building without", flush=True)
         return isas

@@ -44,7 +44,8 @@ echo "$*" >>"$LOG"
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
     """A copy of the sources, with empty files for what Cython makes."""
-    for name in ("FASTATTN_PROFILE", "FASTATTN_NO_THREADS", "CFLAGS", "LDFLAGS", "ARCHFLAGS"):
+    ours = [f"FASTATTN_{name}" for name in ("PROFILE", "NO_THREADS", "REQUIRE_ISAS")]
+    for name in (*ours, "CFLAGS", "LDFLAGS", "ARCHFLAGS"):
         monkeypatch.delenv(name, raising=False)
     tree = tmp_path / "tree"
     # Of the sources below isa all, of the others two, which is faster.
@@ -178,6 +179,20 @@ def test_kernels_are_of_the_compilers_machine(tree, monkeypatch, compiler, isas)
     monkeypatch.setattr(build_ext, "build_extensions", lambda: found.extend(build_ext.isas("unix")))
     build_ext.run()
     assert found == isas
+
+
+def test_releases_have_every_kernel(tree, monkeypatch):
+    """cibuildwheel sets this: an old compiler knows no AMX, and only says so."""
+    monkeypatch.setenv("FASTATTN_REQUIRE_ISAS", "1")
+    build(monkeypatch)
+    with pytest.raises(CompileError, match=r"FASTATTN_REQUIRE_ISAS: .* does not know avx2"):
+        build(monkeypatch, REFUSED="-mavx2")
+    other = command(monkeypatch)
+    monkeypatch.setattr(other, "machine", lambda: None)
+    with pytest.raises(CompileError, match=r"FASTATTN_REQUIRE_ISAS: expected .*'x86_64'"):
+        other.run()
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]
+    assert options["environment"]["FASTATTN_REQUIRE_ISAS"] == "1"
 
 
 def test_a_universal_python_gets_one_machine(tree, monkeypatch):
