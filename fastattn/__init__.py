@@ -1,6 +1,19 @@
 # SPDX-License-Identifier: MIT
 """fastattn: exact attention on CPUs, on NumPy arrays, with a C core."""
 
+try:
+    from fastattn import _core, _dlpack  # noqa: F401
+except ImportError as error:
+    if error.name != "fastattn":  # one that is there
+        raise
+    raise ImportError(
+        f"fastattn: its C extensions are not in {__path__[0]}, or are for another Python. If that "
+        "is the source folder, it hides the installed package: run Python with -P or from another "
+        "folder; or install it: pip install . (unpacked, not in a zip file)",
+        name=error.name,
+        path=error.path,
+    ) from error
+
 from fastattn.attention import (
     attention,
     attention_varlen,

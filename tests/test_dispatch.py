@@ -2,7 +2,9 @@
 """A forced instruction set is really active; an unusable one is refused, never replaced."""
 
 import os
+import shutil
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import numpy as np
@@ -83,3 +85,26 @@ print(states.value >> 18 & 1)
 def test_tiles_are_asked_for_only_where_they_are_used():
     assert programs.run(PERMITTED, FASTATTN_ISA="avx512").stdout.strip() == "0"
     assert programs.run(PERMITTED, FASTATTN_ISA="amx").stdout.strip() == "1"
+
+
+def test_import_without_the_extensions_says_why(tmp_path):
+    """A source folder that hides the installed package is the usual reason."""
+    (tmp_path / "fastattn").mkdir()
+    shutil.copy(fastattn.__file__, tmp_path / "fastattn")
+    archive = shutil.make_archive(str(tmp_path / "archive"), "zip", tmp_path, "fastattn")
+    for path in (str(tmp_path), archive):
+        result = programs.run("import fastattn", PYTHONPATH=path)
+        message = result.stderr.splitlines()[-1]
+        assert message.startswith("ImportError: fastattn: its C extensions are not in " + path)
+        assert "run Python with -P" in message
+        assert "cannot import name '_core'" in result.stderr  # the cause
+
+
+def test_extensions_that_do_not_load_speak_for_themselves(tmp_path):
+    (tmp_path / "fastattn").mkdir()
+    shutil.copy(fastattn.__file__, tmp_path / "fastattn")
+    suffix = EXTENSION_SUFFIXES[0]
+    (tmp_path / "fastattn" / f"_core{suffix}").write_text("damaged")
+    result = programs.run("import fastattn", PYTHONPATH=str(tmp_path))
+    assert result.returncode
+    assert f"_core{suffix}" in result.stderr.splitlines()[-1]
