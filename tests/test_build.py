@@ -215,3 +215,17 @@ def test_a_compiler_that_does_not_work_is_the_error(tree, monkeypatch, setting, 
 def test_scalar_kernels_are_never_left_out(tree, monkeypatch):
     with pytest.raises(CompileError):
         build(monkeypatch, REFUSED="-fno-tree-vectorize")
+
+
+@pytest.mark.filterwarnings("ignore:setup.py install is deprecated")
+def test_editable_installations_have_the_library(tree, monkeypatch):
+    """Beside the extensions in the source; one in strict mode links each file that is named."""
+    build_ext = command(monkeypatch)
+    build_ext.inplace = True
+    build_ext.run()
+    mapping = build_ext.get_output_mapping()
+    assert {*mapping} == {*build_ext.get_outputs()}
+    for built, source in mapping.items():
+        assert Path(built).read_bytes() == Path(source).read_bytes()
+    names = {Path(source).parts[1] for source in mapping.values()}
+    assert {"lib", "include", "share"} < names
