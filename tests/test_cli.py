@@ -1,42 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""The command line: exit codes, messages, and the round trip of ``run``."""
+"""The command line: exit codes and messages."""
 
 import builtins
 import importlib
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import programs
 import pytest
 
 import fastattn
-from fastattn import cli, reference
-from fastattn.cli import check, progress, run
+from fastattn import cli
+from fastattn.cli import check, progress
 from fastattn.cli.random_problems import DTYPES, random_problem
-
-
-@pytest.fixture
-def files(tmp_path):
-    """Write q.npy, k.npy, v.npy; return their folder and the arrays."""
-    rng = np.random.default_rng(3)
-    shapes = {"q": (2, 4, 9, 16), "k": (2, 2, 13, 16), "v": (2, 2, 13, 8)}
-    arrays = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
-    for name, array in arrays.items():
-        np.save(tmp_path / f"{name}.npy", array)
-    return tmp_path, arrays
-
-
-def command(folder, *options):
-    """Return the arguments of ``run`` with the three files and out.npy in `folder`."""
-    paths = [str(folder / f"{name}.npy") for name in "qkv"]
-    return ["run", *paths, "-o", str(folder / "out.npy"), *map(str, options)]
-
-
-def close(got, expected):
-    """Compare a float32 result with the oracle."""
-    np.testing.assert_allclose(got, expected, rtol=0, atol=4e-6)
 
 
 def test_module_runs_as_a_program():
@@ -181,193 +158,6 @@ def test_bad_options(arguments, message, capsys):
     assert message in captured.err
     assert captured.err.startswith(f"python -m fastattn {arguments[0]}: error: ")
     assert captured.err.count("\n") == 1
-
-
-def test_run_round_trip(files, capsys):
-    folder, arrays = files
-    mask = np.random.default_rng(0).random((9, 13)) < 0.8
-    np.save(folder / "mask.npy", mask)
-    np.save(folder / "lengths.npy", np.array([5, 13]))
-    options = ["--mask", folder / "mask.npy", "--causal", "--window", -1, 4, "--scale", 0.5]
-    options += ["--softcap", 3, "--q-offset", "2,4", "--kv-lengths", folder / "lengths.npy"]
-    options += ["--kv-starts", 1, "--lse", folder / "lse.npy", "--threads", 1]
-    assert cli.main(command(folder, *options)) == 0
-    out, lse = reference.attention(
-        *arrays.values(), attn_mask=mask, causal=True, window_size=(-1, 4), scale=0.5, softcap=3.0,
-        q_offset=np.array([2, 4]), kv_lengths=np.array([5, 13]), kv_starts=1, return_lse=True,
-    )  # fmt: skip
-    close(np.load(folder / "out.npy"), out)
-    close(np.load(folder / "lse.npy"), lse)
-    printed = capsys.readouterr().out
-    assert "q 2x4x9x16, k 2x2x13x16, v 2x2x13x8, out 2x4x9x8 float32" in printed
-    assert "GFLOP/s" in printed
-
-
-def test_run_other_layout_and_two_axes(files):
-    folder, arrays = files
-    for name, array in arrays.items():
-        np.save(folder / f"{name}.npy", array.swapaxes(1, 2))
-    assert cli.main(command(folder, "--layout", "bshd")) == 0
-    expected = reference.attention(*arrays.values())
-    close(np.load(folder / "out.npy").swapaxes(1, 2), expected)
-    for name, array in arrays.items():
-        np.save(folder / f"{name}.npy", array[1, 1])
-    assert cli.main(command(folder)) == 0
-    close(np.load(folder / "out.npy"), reference.attention(*(a[1, 1] for a in arrays.values())))
-
-
-@pytest.mark.parametrize(
-    ("options", "keywords"),
-    [
-        (["--kv-lengths", "lead.npy"], {"kv_lengths": np.array([[5], [13]])}),
-        (["--kv-lengths", "unsigned.npy"], {"kv_lengths": np.array([5, 13])}),
-        (["--window", str(10**23), "2"], {"window_size": (-1, 2)}),
-        (["--q-offset=-2,4", "--causal"], {"q_offset": np.array([-2, 4]), "causal": True}),
-    ],
-    ids=["lead", "unsigned", "window", "negative"],
-)
-def test_run_takes_what_attention_takes(files, options, keywords, monkeypatch):
-    folder, arrays = files
-    for name, array in arrays.items():
-        np.save(folder / f"{name}.npy", array[:, None])
-    np.save(folder / "lead.npy", np.array([[5], [13]]))
-    np.save(folder / "unsigned.npy", np.array([5, 13], np.uint64))
-    monkeypatch.chdir(folder)
-    assert cli.main(command(folder, *options)) == 0
-    expected = reference.attention(*(array[:, None] for array in arrays.values()), **keywords)
-    close(np.load(folder / "out.npy"), expected)
-
-
-def test_run_writes_under_exactly_that_name(files):
-    folder, _ = files
-    arguments = command(folder)
-    arguments[arguments.index("-o") + 1] = str(folder / "result")
-    assert cli.main(arguments) == 0
-    assert (folder / "result").exists()
-
-
-@pytest.mark.parametrize("option", ["-o", "--lse"])
-@pytest.mark.parametrize("name", ["q", "k", "v", "mask", "starts", "link"])
-def test_run_keeps_its_inputs(files, name, option, capsys):
-    folder, _ = files
-    np.save(folder / "mask.npy", np.ones((9, 13), bool))
-    np.save(folder / "starts.npy", np.zeros(2, int))
-    (folder / "link.npy").hardlink_to(folder / "q.npy")
-    path = folder / f"{name}.npy"
-    before = path.read_bytes()
-    options = ["--mask", folder / "mask.npy", "--kv-starts", folder / "starts.npy", option, path]
-    assert cli.main(command(folder, *options)) == 2
-    argument = option.replace("-o", "--out")
-    assert f"{argument}: expected another file than the inputs, got " in capsys.readouterr().err
-    assert path.read_bytes() == before and not (folder / "out.npy").exists()
-
-
-def test_run_reads_bfloat16_as_numpy_saves_it(files, capsys):
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    folder, arrays = files
-    narrow = [array.astype(ml_dtypes.bfloat16) for array in arrays.values()]
-    for name, array in zip(arrays, narrow, strict=True):
-        np.save(folder / f"{name}.npy", array)
-    assert cli.main(command(folder)) == 2
-    assert "q.npy: dtype |V2, as np.save writes bfloat16: expected" in capsys.readouterr().err
-    assert cli.main(command(folder, "--dtype", "bfloat16")) == 0
-    got = np.load(folder / "out.npy").view(ml_dtypes.bfloat16)
-    np.testing.assert_array_equal(got, fastattn.attention(*narrow))
-
-
-def spoil_missing(folder):
-    (folder / "k.npy").unlink()
-
-
-def spoil_text(folder):
-    (folder / "k.npy").write_text("no array")
-
-
-def spoil_cut(folder):
-    data = (folder / "k.npy").read_bytes()
-    (folder / "k.npy").write_bytes(data[: len(data) // 2])
-
-
-def spoil_objects(folder):
-    np.save(folder / "k.npy", np.array([{}, []], object), allow_pickle=True)
-
-
-def spoil_archive(folder):
-    with (folder / "k.npy").open("wb") as file:
-        np.savez(file, k=np.zeros(3))
-
-
-def spoil_shape(folder):
-    np.save(folder / "k.npy", np.zeros((2, 2, 13, 15), np.float32))
-
-
-def spoil_dtype(folder):
-    np.save(folder / "k.npy", np.zeros((2, 2, 13, 16), np.int32))
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (spoil_missing, "No such file"),
-        (spoil_text, "k.npy: no readable .npy file"),
-        (spoil_cut, "k.npy: no readable .npy file"),
-        (spoil_objects, "k.npy: no readable .npy file"),
-        (spoil_archive, "an .npz archive"),
-        (spoil_shape, "k: expected depth 16"),
-        (spoil_dtype, "k: expected"),
-    ],
-)
-def test_run_bad_files(files, spoil, message, capsys):
-    folder, _ = files
-    spoil(folder)
-    assert cli.main(command(folder)) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-    assert not (folder / "out.npy").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--kv-lengths", "x"], "--kv-lengths: expected integers or a .npy file, got 'x'"),
-        (["--kv-lengths", ""], "--kv-lengths: expected integers or a .npy file, got ''"),
-        (["--kv-lengths", f"1,{10**23}"], "kv_lengths: expected integers of at most 64 bits"),
-        (["--kv-lengths", "99"], "kv_lengths: "),
-        (["--scale", "nan"], "scale: "),
-        (["--threads", "0"], "num_threads: "),
-        (["--isa", "mmx"], "error: --isa: expected one of "),
-        (["--lse", "/no/such/folder/lse.npy"], "no such directory"),
-        (["-o", "x.npy", "--lse", "./x.npy"], "--lse: expected another file than the result's"),
-    ],
-)
-def test_run_bad_options(files, options, message, capsys):
-    folder, _ = files
-    assert cli.main(command(folder, *options)) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-    assert not (folder / "out.npy").exists()
-
-
-@pytest.mark.parametrize("index", range(40))
-def test_operations_of_run_are_those_of_allowed_scores(index):
-    problem = random_problem(11, index)
-    names = ("attn_mask", "q_offset", "kv_lengths", "kv_starts", "window_size")
-    keywords = dict.fromkeys(names) | {"layout": "bhsd", "causal": False} | problem.options
-    oracle_options = {name: v for name, v in problem.options.items() if name != "out"}
-    scores = reference.attention(*problem.clean, **oracle_options, return_scores="masked")[1]
-    depth = problem.arrays[0].shape[-1] + problem.arrays[2].shape[-1]
-    assert run._flops(problem.arrays, keywords) == 2 * depth * np.count_nonzero(scores > -np.inf)
-
-
-@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
-def test_operations_of_run_where_some_tensors_are_one_head(layout):
-    many, one = ((64, 4, 16) if layout == "bshd" else (4, 64, 16)), (128, 16)
-    keywords = run._keywords(cli.parser().parse_args(command(Path(), "--layout", layout)))
-    assert run._flops([np.zeros(many), np.zeros(one), np.zeros(one)], keywords) == 2097152
-    few = (128, 1, 16) if layout == "bshd" else (1, 128, 16)
-    assert run._flops([np.zeros((64, 16)), np.zeros(few), np.zeros(few)], keywords) == 524288
 
 
 def test_random_problems_are_reproducible_and_various():
