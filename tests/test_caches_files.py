@@ -5,6 +5,7 @@ import copy
 import io
 import os
 import pickle
+import stat
 import sys
 
 import cases
@@ -210,8 +211,12 @@ def test_save_keeps_links_and_permissions(rng, tmp_path):
     cache.save(tmp_path / "link")
     assert (tmp_path / "link").is_symlink() and path.stat().st_mode & 0o777 == 0o640
     same(fastattn.KVCache.load(path), cache)
-    cache.save(os.devnull)
-    assert not os.path.isfile(os.devnull)
+    null = os.devnull
+    if os.geteuid() == 0:  # it could be replaced, and everybody needs it
+        null = tmp_path / "null"
+        os.mknod(null, os.stat(os.devnull).st_mode, os.stat(os.devnull).st_rdev)
+    cache.save(null)
+    assert stat.S_ISCHR(os.stat(null).st_mode)
 
 
 # ---- memory maps ---------------------------------------------------------------------------------
