@@ -4,14 +4,16 @@
     python bench/report.py                       # everything; writes results and README
     python bench/report.py --only peak,masks     # some sections, printed only
     python bench/report.py --quick               # small sizes: does it run? printed only
+    python bench/report.py --from FILE.json      # the README of these results, nothing measured
 
-Writes bench/results/<date>-<cpu>.json and .md and pictures beside them, and replaces what stands in
+Writes bench/results/<date>-<cpu>.json and .md and pictures beside them, and puts a summary into
 README.md between <!-- bench:begin --> and <!-- bench:end -->.
 """
 
 import argparse
 import json
 import sys
+import textwrap
 import time
 import traceback
 from pathlib import Path
@@ -22,7 +24,7 @@ from arguments import refused_by
 from figure import PEERS, installed
 
 from fastattn import cli
-from fastattn.measure import limits, peers, pictures, runner, sweeps, table
+from fastattn.measure import limits, peers, pictures, runner, sweeps, table, timing
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -32,10 +34,27 @@ SHOWN = {
     "roofline": "Roofline: every problem under the limits of the machine",
 }
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+COLUMNS = (
+    "Time is the median of interleaved repeats; the limit is, measured in the same rounds, a loop "
+    "of multiply-adds in registers (FMA), of tiles in registers (matrix) or a plain read of the "
+    "same K and V (read), whichever takes longer; `vs` is how many times faster than that library."
+)
+SUMMARY = (
+    "A ratio is how many times faster fastattn is than the fastest other library on the same "
+    "problem (its best peer), the median of interleaved rounds: below 1 it is slower. Goals are "
+    "those that the package is held to. Times, every other library by itself and all figures are "
+    "in [{report}]({report}); [bench/README.md](bench/README.md) says what each one means."
+)
+# By the version of `limits.METERS`; files without one are of the first.
+CAUTIONS = {
+    1: "Caution: the limits of the machine in these results come from older meters, which timed "
+    "calls from Python as well. Rates of reading less than about 1 MiB a thread came out too low, "
+    "and shares of them too high.",
+}
 
 
 def measure(names, settings, found, rows, say):
-    """Run the sections; add to a list of figures and to {section: rows} whenever one is done."""
+    """Run the sections; add to {section: figures} and {section: rows} whenever one is done."""
     for name in names:
         begin = time.perf_counter()
         try:
@@ -44,7 +63,7 @@ def measure(names, settings, found, rows, say):
             traceback.print_exc()
             failed = figures.Figure(f"section {name}", None, note=runner.reason(error))
             section_figures, section_rows = [failed], []
-        found += section_figures
+        found[name] = section_figures
         if section_rows:
             rows[name] = section_rows
         say(f"{name}: {time.perf_counter() - begin:.0f} s")
@@ -56,8 +75,9 @@ def measure(names, settings, found, rows, say):
 
 def as_markdown(known, measured, found, rows):
     """Return the whole report."""
-    parts = [f"# {machine.heading(known)}", versions_line(rows)]
-    parts += ["## Figures", table.markdown(figures.HEADINGS, [each.cells() for each in found])]
+    parts = [f"# {machine.heading(known)}", versions_line(rows), "## Figures"]
+    parts += [table.markdown(figures.HEADINGS, [each.cells() for each in every(found)])]
+    parts += [COLUMNS] if rows else []
     for name, each in rows.items():
         parts += [f"## {name}", figures.SECTIONS[name].__doc__, table.markdown(*table.cells(each))]
         parts += ["\n".join(f"- {line}" for line in table.summary(each))]
@@ -73,9 +93,9 @@ def versions_line(rows):
     return ", ".join(f"{name} {version}" for name, version in known.items())
 
 
-def every(rows):
-    """Return the rows of all sections."""
-    return [row for each in rows.values() for row in each]
+def every(sections):
+    """Return the rows, or the figures, of all sections."""
+    return [entry for each in sections.values() for entry in each]
 
 
 def draw(folder, known, measured, rows, settings):
@@ -100,30 +120,62 @@ def shown(paths):
         )
         if light and dark:
             lights, darks = (path[0].relative_to(ROOT).as_posix() for path in (light, dark))
-            tags.append(
-                f'<picture><source media="(prefers-color-scheme: dark)" srcset="{darks}">'
-                f'<img alt="{text}" src="{lights}"></picture>'
-            )
+            tags += [
+                "<picture>",
+                f'<source media="(prefers-color-scheme: dark)" srcset="{darks}">',
+                f'<img alt="{text}" src="{lights}">',
+                "</picture>",
+            ]
     return "\n".join(tags)
 
 
+def sections_table(found, rows):
+    """Return (headings, lines): problems, ratios to the best peers and goals of each section."""
+    headings = ["section", "problems", "with peers", "geomean", "smallest", "goals reached"]
+    lines = []
+    for name in found:
+        section_rows = rows.get(name, [])
+        ratios = [row.ratio() for row in section_rows if row.measured and row.peers]
+        verdicts = [figure.reached for figure in found[name] if figure.reached is not None]
+        what = " ".join(figures.SECTIONS[name].__doc__.split())
+        line = [f"`{name}`: {what}"]
+        line += [str(len(each)) if each else table.NOTHING for each in (section_rows, ratios)]
+        for value in (timing.geomean, min):
+            line.append(table.ratio_text(value(ratios)) if ratios else table.NOTHING)
+        reached = f"{sum(verdicts)} of {len(verdicts)}" if verdicts else table.NOTHING
+        lines += [[*line, reached]] if section_rows or found[name] else []
+    return headings, lines
+
+
+def goals_missed(found):
+    """Return a line that counts them and, if there are any, a table of them, or nothing."""
+    goals = [figure for figure in every(found) if figure.reached is not None]
+    missed = [figure.cells()[:3] for figure in goals if not figure.reached]
+    line = f"{len(missed)} of {table.count_text(len(goals), 'goal')} missed"
+    return [f"{line}:", table.markdown(figures.HEADINGS[:3], missed)] if missed else [f"{line}."]
+
+
+def wrapped(text, **indents):
+    """Return a paragraph in lines that a reader of the source can read, too."""
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False, **indents)
+
+
 def readme_part(known, found, rows, paths=()):
-    """Return what goes into README.md."""
-    lines = [
-        f"{machine.heading(known)}. Time is the median of interleaved repeats; the limit is, "
-        "measured in the same rounds, a loop of multiply-adds in registers (FMA), of tiles in "
-        "registers (matrix) or a plain read of the same K and V (read), whichever takes longer; "
-        "`vs` is how many times faster than that library."
+    """Return what goes into README.md: a summary of the report."""
+    report = results_file(known, ".md").relative_to(ROOT).as_posix()
+    parts = [wrapped(f"{machine.heading(known)}. {SUMMARY.format(report=report)}")]
+    if known.get("meters", 1) in CAUTIONS:
+        parts.append(wrapped(CAUTIONS[known.get("meters", 1)]))
+    parts += [
+        shown(paths),
+        table.markdown(*sections_table(found, rows)),
+        *goals_missed(found),
+        "\n".join(
+            wrapped(f"- {line}", subsequent_indent="  ") for line in table.remarks(every(rows))
+        ),
+        wrapped(f"Versions: {versions_line(rows)}. Made by `python bench/report.py`."),
     ]
-    lines += [tags] if (tags := shown(paths)) else []
-    for name, each in rows.items():
-        lines += [figures.SECTIONS[name].__doc__, table.markdown(*table.cells(each))]
-    lines += [
-        "\n".join(f"- {line}" for line in table.remarks(every(rows))),
-        table.markdown(figures.HEADINGS, [figure.cells() for figure in found]),
-        f"Versions: {versions_line(rows)}. Made by `python bench/report.py`.",
-    ]
-    return "\n\n".join(lines)
+    return "\n\n".join(part for part in parts if part)
 
 
 def replace_between(text, part):
@@ -141,18 +193,54 @@ def replace_between(text, part):
     return f"{before}{BEGIN}\n{part}\n{END}{after}"
 
 
+def results_file(known, ending):
+    """Return the path of the results of this machine and day."""
+    return RESULTS / f"{known['date'][:10]}-{machine.slug(known['cpu'])}{ending}"
+
+
 def write_data(ending, known, measured, found, rows):
     """Write the results as JSON; return the path."""
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{known['date'][:10]}-{machine.slug(known['cpu'])}{ending}.json"
+    path = results_file(known, f"{ending}.json")
     data = {
         "machine": known,
         "limits": measured,
-        "figures": [vars(figure) | {"reached": figure.reached} for figure in found],
-        "rows": table.as_json(every(rows)),
+        "figures": [
+            vars(figure) | {"reached": figure.reached, "section": name}
+            for name, each in found.items()
+            for figure in each
+        ],
+        "rows": [
+            row | {"section": name} for name, each in rows.items() for row in table.as_json(each)
+        ],
     }
     path.write_text(json.dumps(data, indent=1, default=float) + "\n")
     return path
+
+
+def read_data(path):
+    """Return (machine, {section: figures}, {section: rows}) of results that were written.
+
+    Raises
+    ------
+    UsageError
+        There are none, or none of the sections of today.
+    """
+    found, rows = {}, {}
+    try:
+        with cli.file_errors(path):
+            data = json.loads(path.read_text())
+        for each in data["figures"]:
+            fields = {name: each[name] for name in vars(figures.Figure("", None)) if name in each}
+            found.setdefault(each["section"], []).append(figures.Figure(**fields))
+        for each in data["rows"]:
+            rows.setdefault(each["section"], []).append(table.from_json(each))
+        if not found.keys() | rows.keys() <= figures.SECTIONS.keys():
+            raise ValueError("unknown section")
+        machine.heading(data["machine"])
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise cli.UsageError(f"{path}: no results of report.py, with their sections") from None
+    return data["machine"], found, rows
 
 
 def write(known, measured, found, rows, settings):
@@ -161,15 +249,19 @@ def write(known, measured, found, rows, settings):
     paths.append(paths[0].with_suffix(".md"))
     paths[1].write_text(as_markdown(known, measured, found, rows))
     paths += draw(RESULTS, known, measured, rows, settings)
+    return paths + write_readme(readme_part(known, found, rows, paths))
+
+
+def write_readme(part):
+    """Put a summary into the README; return [its path], or [] if that cannot be."""
     readme = ROOT / "README.md"
     try:
-        text = replace_between(readme.read_text(), readme_part(known, found, rows, paths))
+        text = replace_between(readme.read_text(encoding="utf-8"), part)
+        readme.write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:
         print(f"README.md is left as it is: {error}", file=sys.stderr)
-    else:
-        readme.write_text(text)
-        paths.append(readme)
-    return paths
+        return []
+    return [readme]
 
 
 class Progress:
@@ -192,6 +284,10 @@ def arguments_parser():
     parser.add_argument("--threads", type=int, help="of everything (default: what info says)")
     parser.add_argument("--peers", metavar="NAMES", help="instead of those installed; or 'none'")
     parser.add_argument("--seconds", type=float, help="per problem (4; 0.3 if quick)")
+    parser.add_argument(
+        "--from", dest="source", type=Path, metavar="FILE",
+        help="put these results (.json) into the README, and measure nothing",
+    )  # fmt: skip
     return parser
 
 
@@ -215,7 +311,7 @@ def checked(options, say):
 
 
 def main(arguments=None):
-    """Measure, print, write; return 1 if a goal was missed."""
+    """Measure, print, write; return 1 if a goal was missed, or nothing could be written."""
     parser = arguments_parser()
     options = parser.parse_args(arguments)
 
@@ -224,10 +320,14 @@ def main(arguments=None):
 
     with refused_by(parser):
         names, settings = checked(options, say)
+        saved = read_data(options.source) if options.source else None
+    if saved:
+        paths = write_readme(readme_part(*saved, sorted(RESULTS.glob("*.png"))))
+        return 0 if paths else 1
     known = machine.facts() | {"threads": settings.threads}
     print(machine.heading(known), "\n")
     whole = not options.quick and options.only is None
-    found, rows = [], {}
+    found, rows = {}, {}
     try:
         measure(names, settings, found, rows, say)
         noise = max((row.noise for row in every(rows)), default=0.0)
@@ -241,8 +341,8 @@ def main(arguments=None):
             say(f"wrote {write_data('-interrupted', known, {}, found, rows)}")
         say("interrupted")
         return 130
-    missed = [figure for figure in found if figure.reached is False]
-    say(f"{len(found)} figures, {len(missed)} goals missed")
+    missed = [figure for figure in every(found) if figure.reached is False]
+    say(f"{len(every(found))} figures, {len(missed)} goals missed")
     return 1 if missed or any(row.failed for row in every(rows)) else 0
 
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The test matrix is derived from the kernel table: what is in it is tested, on every ISA."""
 
+import importlib
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import pytest
 import fastattn
 from fastattn import _kernels
 
+BENCH = Path(__file__).parent.parent / "bench"
 SEED = int(os.environ.get("FASTATTN_TEST_SEED", "20261121"))
 
 
@@ -37,6 +40,13 @@ def pytest_collection_modifyitems(items):
 def rng(request):
     """Random numbers that depend on the seed and on the test, not on the order of tests."""
     return np.random.default_rng([SEED, *request.node.nodeid.encode()])
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Return a function that imports a script of bench/, which finds the others beside it."""
+    monkeypatch.syspath_prepend(BENCH)
+    return importlib.import_module
 
 
 @pytest.fixture

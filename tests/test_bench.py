@@ -24,13 +24,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def script(monkeypatch):
-    """Return a function that imports a script, which finds the others beside it."""
-    monkeypatch.syspath_prepend(BENCH)
-    return importlib.import_module
-
-
 def test_a_wrong_result_has_a_figure_that_misses_its_goal(script):
     figure = script("figure")
     row = measured(Wrong, meters={"peak": lambda: 1e9})
@@ -99,6 +92,8 @@ def test_an_interrupted_report_keeps_its_finished_sections(arguments, sections, 
         ("report", ["--seconds", "0"], "--seconds: expected a finite time above 0, got 0.0"),
         ("report", ["--peers", "numpy,nope"], "peer 'nope': expected one of numpy"),
         ("report", ["--only", ""], "--only: expected accuracy,peak"),
+        ("report", ["--from", "/no/such.json"], "/no/such.json: No such file"),
+        ("report", ["--from", __file__], "no results of report.py, with their sections"),
         ("machine", ["--threads", "0"], "--threads: expected 1 to 1024, got 0"),
         ("machine", ["--json", "/no/such/x.json"], "/no/such: no such directory"),
         ("memory", ["--threads", "0"], "--threads: expected 1 to 1024, got 0"),
@@ -110,7 +105,7 @@ def test_an_interrupted_report_keeps_its_finished_sections(arguments, sections, 
 )
 def test_bad_arguments(name, arguments, message, script, monkeypatch, capsys):
     module = script(name)
-    for work in ("measure", "write"):  # or a report would overwrite the README
+    for work in ("measure", "write", "write_readme"):  # or a report would overwrite the README
         monkeypatch.setattr(module, work, None, raising=False)
     with pytest.raises(SystemExit) as stopped:
         module.main(arguments)
@@ -164,17 +159,3 @@ def test_memory_is_measured_on_the_threads_of_the_report(module, section, script
     monkeypatch.setattr(settings.__class__, "length", lambda *_: 64)
     assert getattr(script(module), section)(settings)
     assert {options["num_threads"] for options in seen} == {3}
-
-
-def test_the_readme_names_every_limit_that_its_rows_do(script, monkeypatch):
-    report = script("report")
-    known = report.machine.facts() | {"threads": 1}
-    row = measured(Exact, meters={"peak": lambda: 1e3})
-    monkeypatch.setattr(report.figures, "SECTIONS", {"x": measured})
-    for unit in ("FMA", "matrix"):
-        row.arithmetic = unit
-        first, *rest = report.readme_part(known, [], {"x": [row]}).split("\n\n")
-        assert f"% {unit} |" in rest[1]
-        assert f"({unit})" in first
-    text = (BENCH.parent / "README.md").read_text(encoding="utf-8")
-    assert first.partition("Time is")[2] in text  # made by the same code

@@ -10,8 +10,11 @@ import importlib.util
 import math
 import sys
 
-from fastattn.measure.runner import READ
-from fastattn.measure.timing import geomean
+import numpy as np
+
+from fastattn.measure.problems import Problem
+from fastattn.measure.runner import READ, Entry, Row
+from fastattn.measure.timing import Run, Timing, geomean
 
 FAILED = "wrong"
 NOTHING = "-"
@@ -263,7 +266,7 @@ def _row_json(row):
     problem = row.problem
     data = dataclasses.asdict(problem)
     data |= {"flops": problem.flops(), "bytes": problem.bytes(), "subject": row.subject}
-    data["bound"] = row.bound
+    data |= {"bound": row.bound, "arithmetic": row.arithmetic}
     data["share"] = row.share() if row.measured else None
     data["ratios"] = {name: row.ratio(name) for name in row.peers} if row.measured else {}
     data["best_peer"] = row.best_peer
@@ -293,6 +296,27 @@ def _entry_json(row, entry):
             "share": row.share(entry.name),
         }
     return data
+
+
+def from_json(data):
+    """Return the `Row` that `as_json` made this of; of older files its limit is called FMA."""
+    shape = {field.name: data[field.name] for field in dataclasses.fields(Problem)}
+    shape["packed"] = tuple(map(tuple, shape["packed"]))
+    entries = {name: _entry_from_json(name, each) for name, each in data["entries"].items()}
+    timings = {name: entry.timing for name, entry in entries.items() if entry.timing is not None}
+    row = Row(Problem(**shape), entries, arithmetic=data.get("arithmetic", "FMA"))
+    if timings:
+        rates = {name: np.array(rate) for name, rate in data["rates"].items()}
+        row.run = Run(timings, rates, data["others"])
+    return row
+
+
+def _entry_from_json(name, data):
+    timing = None
+    if "samples" in data:
+        timing = Timing(np.array(data["samples"]), data["calls_per_sample"])
+    note, failed = data.get("note", ""), data.get("failed", False)
+    return Entry(name, data["version"], data["error"], timing, note, failed)
 
 
 def records(rows):
