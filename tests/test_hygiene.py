@@ -149,7 +149,8 @@ def test_source_distributions_hold_nothing_built(tmp_path, monkeypatch):
     setup = (ROOT / "setup.py").read_text()
     folders = ast.literal_eval(re.search(r"^BESIDE = (.*)$", setup, re.M)[1])
     built = {f"fastattn/{folder}/deep/file" for folder in folders}
-    for path in built | {"fastattn/kept.py", "CHANGELOG.md"}:
+    kept = {"fastattn/kept.py", "CHANGELOG.md", "src_c/README.md"}
+    for path in built | kept:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     monkeypatch.chdir(tmp_path)
@@ -158,7 +159,15 @@ def test_source_distributions_hold_nothing_built(tmp_path, monkeypatch):
     for line in (ROOT / "MANIFEST.in").read_text().splitlines():
         if not line.startswith("#"):
             files.process_template_line(line)
-    assert {*files.files} == {"fastattn/kept.py", "CHANGELOG.md"}
+    assert {*files.files} == kept
+
+
+def test_every_room_of_the_library_is_described():
+    folder = ROOT / "src_c"
+    paths = [p for p in folder.rglob("*") if "__pycache__" not in p.parts]
+    rooms = {p.relative_to(folder).as_posix() + "/" * p.is_dir() for p in paths}
+    table = re.findall(r"^\| (`.*?) \|", (folder / "README.md").read_text("utf-8"), flags=re.M)
+    assert {name for cell in table for name in re.findall("`(.*?)`", cell)} == rooms - {"README.md"}
 
 
 PIECES = {p.name for p in (ROOT / "src_c" / "pieces").glob("*.inc")}
