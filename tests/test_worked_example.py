@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""The worked example of the teaching slides, pinned with its mistakes put right.
+"""A worked example of attention as it is taught, with the usual mistakes put right.
 
 A mother, a father and a daughter are vectors of two features plus the sine and cosine of their
-position in the sentence; the mother attends to the other two. The slides print the mother's
-sin(4) with the wrong sign, and their products do not follow from the vectors they print.
+position in the sentence; the mother attends to the other two. Slides print her sin(4) = -0.757 with
+the wrong sign: then she attends to the father by 0.82, not to the daughter by 0.84. Their products
+do not even follow from the vectors that they print, and give 0.95.
 
-Once through the oracle, and once through the layers, as a reader of the slides would write it:
-token vectors plus sinusoids, identity projections, one head.
+More mistakes to know: K = W_Q X for W_K X; a factor 1 / sqrt(d_k) that is left out, or is
+1 / sqrt(D), which is right for a single head with d_k = D only; and shares of the scores, which may
+be negative, taken for attention weights.
+
+Once through the oracle, and once through the layers, as a reader would write it: token vectors plus
+sinusoids, identity projections, one head.
 """
 
 import math
