@@ -28,6 +28,17 @@ def test_snippet(code):
     exec(compile(code, "README.md", "exec"), {})
 
 
+@pytest.mark.parametrize("path", ["README.md", "src_c/README.md", "bench/README.md"])
+def test_lines_are_not_too_long(path):
+    """But for tables, tags, and the commands between markers, which are one line each."""
+    if not (README.parent / path).exists():
+        pytest.skip("needs the source tree")
+    text = (README.parent / path).read_text(encoding="utf-8")
+    text = re.sub(r"<!-- (\w+-command):begin -->.*?<!-- \1:end -->", "", text, flags=re.S)
+    lines = [line for line in text.splitlines() if not line.startswith(("|", "<"))]
+    assert [line for line in lines if len(line) > 100] == []
+
+
 def test_names_are_attributes():
     """Every name behind ``fastattn.`` is there after ``import fastattn``."""
     named = set(re.findall(r"\bfastattn\.(\w+)", TEXT)) - {"h", "capi"}  # those of C and Cython
