@@ -255,6 +255,82 @@ static void check_weights(void)
     }
 }
 
+/* ---- combinations that only C can ask for ---- */
+
+static void check_types(void)
+{
+    static const fa_dtype wrong[][2] = {{FA_FLOAT64, FA_FLOAT32},  {FA_FLOAT16, FA_BFLOAT16},
+                                        {FA_BFLOAT16, FA_FLOAT32}, {FA_INT8, FA_INT8},
+                                        {FA_BOOL, FA_BOOL},        {FA_FLOAT32, FA_FLOAT64}};
+    for (int n = 0; n < 6; ++n) {
+        fa_args args = arguments();
+        args.dtype = wrong[n][0], args.kv_dtype = wrong[n][1], refused(&args, "types");
+    }
+    fa_args args = arguments();
+    args.dtype = args.kv_dtype = FA_FLOAT64, add_mask(&args), args.mask_dtype = FA_FLOAT16;
+    refused(&args, "a mask of float16 with float64");
+}
+
+static void check_counts(void)
+{
+    fa_args args = arguments();
+    args.kv_heads = 0, refused(&args, "kv_heads 0");
+    args.kv_heads = -1, refused(&args, "kv_heads < 0");
+    args.q_heads = 3, args.kv_heads = 2, refused(&args, "3 heads of 2");
+    args = arguments(), args.depth = 0, refused(&args, "depth 0");
+    args = arguments(), args.value_depth = 0, refused(&args, "value_depth 0");
+    args = arguments(), args.lead_rank = -1, refused(&args, "lead_rank < 0");
+    args.lead_rank = FA_MAX_LEAD + 1, refused(&args, "lead_rank too high");
+    args = arguments(), args.precision = (fa_precision)3, refused(&args, "precision");
+    args = arguments(), args.left = -2, refused(&args, "left");
+    args = arguments(), args.right = -2, refused(&args, "right");
+    args = arguments(), args.softcap = -1, refused(&args, "softcap < 0");
+    args = arguments(), args.k.data = NULL, refused(&args, "k without data");
+    args = arguments(), add_pages(&args, 0), args.page_keys = 0, refused(&args, "page_keys 0");
+    args = arguments(), add_pages(&args, 0), args.table_width = -1, refused(&args, "table_width");
+}
+
+static void check_packs_alone(void)
+{
+    static const int64_t cuts[] = {0, QUERIES}, keys[] = {0, KEYS};
+    fa_args args = arguments();
+    args.cu_q = cuts, args.sequences = 1, refused(&args, "cu_q without cu_k");
+    args.cu_k = keys, taken(&args, "cu_q and cu_k");
+    args.lead_rank = 1, args.lead_shape[0] = 1, refused(&args, "cu_q and leading axes");
+    args.lead_rank = 0, add_mask(&args), refused(&args, "cu_q and a mask");
+    args.mask.data = NULL, args.out = tensor(weights, QUERIES, KEYS);
+    check(fa_attention_weights(&args) == FA_INVALID, "weights of packs");
+}
+
+static void check_key_ranges(void)
+{
+    static const int64_t behind = KEYS + 1, before = -1, from = PAGE + 2, to = 2 * PAGE - 2;
+    int32_t used[PAGES] = {INT32_MAX, 1, INT32_MAX, INT32_MAX};
+    float expected[SIZE];
+    fa_args args = arguments();
+    args.kv_end = &behind, refused(&args, "kv_end behind the keys");
+    args.kv_end = &before, refused(&args, "kv_end < 0");
+    args = arguments(), args.kv_begin = &before, refused(&args, "kv_begin < 0");
+
+    args = arguments(), add_pages(&args, 0), args.kv_begin = &from, args.kv_end = &to;
+    attend(&args);
+    memcpy(expected, out + SIZE, sizeof expected);
+    args.block_table = used, taken(&args, "pages that no key is in");
+    check(!memcmp(out + SIZE, expected, sizeof expected), "pages that no key is in do not count");
+    used[1] = -1, refused(&args, "a page < 0");
+    used[1] = PAGES, refused(&args, "a page that there is not");
+}
+
+/* A caller of the first version: what lies behind its struct is not looked at. */
+static void check_oldest(void)
+{
+    fa_args args = arguments();
+    args.size = offsetof(fa_args, isa) + sizeof args.isa;
+    memset((char *)&args + args.size, 0x7f, sizeof args - args.size);
+    taken(&args, "the first version");
+    args.size -= 1, refused(&args, "a size before it");
+}
+
 int main(void)
 {
     setbuf(stdout, NULL); /* what failed before a crash is seen */
@@ -272,6 +348,11 @@ int main(void)
     check_positions();
     check_sizes();
     check_weights();
+    check_types();
+    check_counts();
+    check_packs_alone();
+    check_key_ranges();
+    check_oldest();
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }
