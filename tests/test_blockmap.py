@@ -50,6 +50,30 @@ def test_broadcast(isa, shape, seen, kind, rng):
     cases.check(cases.run(isa, q, k, v, **options), q, k, v, **options)
 
 
+@pytest.mark.parametrize("queries", [1, 70])
+@pytest.mark.parametrize("kind", ["bool", "float"])
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [
+        ((2, 1, 1, 1, 300), 0),
+        ((1, 3, 1, 1, 300), 1),
+        ((4, 1, 300), 0),
+        ((1, 3, 4, 1, 300), 2),
+    ],
+    ids=str,
+)
+def test_whole_blocks_differ_along_an_axis(isa, shape, axis, kind, queries, rng):
+    q = rng.standard_normal((2, 3, 4, queries, 16)).astype(np.float32)
+    k, v = rng.standard_normal((2, 2, 3, 2, 300, 16)).astype(np.float32)
+    mask = np.ones(shape, bool)
+    for index, own in enumerate(np.moveaxis(mask, axis, 0)):
+        own[..., 128:] &= index % 3 != 1
+        own[..., :128] &= index % 3 != 2
+    if kind == "float":
+        mask = np.where(mask, np.float32(0), np.float32(-np.inf))
+    cases.check(cases.run(isa, q, k, v, attn_mask=mask), q, k, v, attn_mask=mask)
+
+
 @pytest.mark.no_sanitizer  # it needs more memory than is allowed here
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs RLIMIT_AS")
 @pytest.mark.parametrize(("shape", "rows"), [((N, 1), -2), ((2, 1, N), 0), ((2, N, 1), -1)])
