@@ -226,3 +226,34 @@ def test_values_that_are_not_carried_after_great_scores(isa, stored, queries, rn
     np.testing.assert_allclose(lse, expected_lse, rtol=1e-5)
     np.testing.assert_array_equal(np.isnan(out), np.isnan(expected))
     np.testing.assert_allclose(out[:, :, 0].astype(float), expected[:, :, 0], rtol=0.01, atol=1e-37)
+
+
+LIMITS = {
+    "tiny queries": (2.0**-118, {"scale": 2.0**60, "k_scale": 2.0**52}),
+    "great queries": (2.0**120, {"scale": 2.0**-120, "k_scale": 2.0**-6}),
+    "a row of zeros": (0.0, {"scale": 2.0**50, "k_scale": 2.0**-55}),
+}
+
+
+@pytest.mark.parametrize("queries", [1, 2, 5, 8])
+@pytest.mark.parametrize("name", LIMITS)
+def test_queries_at_the_limits_of_integers(isa, name, queries, rng):
+    q, k, v, scales = of_int8(rng, queries=queries, keys=200)
+    size, given = LIMITS[name]
+    q = q.astype(np.float64)
+    q[:, :1] *= size
+    q[:, 1:] *= size or 1  # only one head is zeros
+    q = q.astype(cases.dtype_of("bfloat16"))
+    given = scales | given
+    cases.check(cases.run(isa, q, k, v, **given), q, k, v, **given)
+
+
+@pytest.mark.parametrize("apart", [5, 8, 12, 17, 22])
+@pytest.mark.parametrize("queries", [1, 2, 5, 8])
+def test_scales_of_values_far_apart(isa, queries, apart, rng):
+    """The one of a value of zeros far above the others."""
+    q, k, v, _ = of_int8(rng, queries=queries, keys=200)
+    v_scale = np.full(k.shape[:-1], 2.0**-apart, np.float32)
+    v[:, :, 7], v_scale[..., 7] = 0, 1
+    given = {"scale": 0.003, "v_scale": v_scale}
+    cases.check(cases.run(isa, q, k, v, **given), q, k, v, **given)
