@@ -136,6 +136,14 @@ def test_strides(isa, dtype, name, rng):
         np.testing.assert_array_equal(got[1], expected[1])
 
 
+def test_scattered_out_of_more_features_than_keys_have(isa, dtype, rng):
+    q, k, v = cases.tensors(rng, dtype, queries=26, keys=75, depth=3, dv=150)
+    memory = np.full((1, 2, 26, 300), 7, dtype)
+    got = run(isa, q, k, v, out=memory[..., ::2])
+    cases.check(got, q, k, v)
+    assert (memory[..., 1::2] == 7).all()
+
+
 @pytest.mark.parametrize("options", [{}, {"causal": True, "window_size": (90, 0)}], ids=str)
 def test_rows_a_power_of_two_apart(isa, dtype, options, rng):
     """Rows that share a few places of the first cache: the bits of rows that lie on end."""

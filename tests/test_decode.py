@@ -20,6 +20,11 @@ OPTIONS = {
     "softcap": {"softcap": 3.0},
     "alibi": {"alibi_slopes": np.linspace(0, 0.3, 6)},
     "lengths": {"kv_lengths": np.array([3, 1205])},
+    "past_the_keys": {
+        "window_size": (5, 0),
+        "q_offset": np.array([1290, 2**40]),
+        "sinks": np.linspace(-2, 2, 6),
+    },
     "starts": {"kv_starts": np.array([600, 1300]), "kv_lengths": np.array([1301, 1201])},
 }
 
@@ -98,6 +103,19 @@ def test_heads_side_by_side(isa, options, depth, rng):
         got = run(isa, q, k, v, num_threads=threads, **OPTIONS[options])
         for a, b in zip(apart, got, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("name", "group", "heads"), [("float16", 12, 20), ("float16", 12, 40), ("float32", 6, 40)]
+)
+def test_many_heads_of_several_tiles(isa, name, group, heads, rng):
+    """No more of them take turns than a task has room for tiles."""
+    q, k, v = cases.tensors(
+        rng, name, q_heads=group * heads, kv_heads=heads, queries=1, keys=700, depth=8
+    )
+    k, v = (x.swapaxes(1, 2).copy().swapaxes(1, 2) for x in (k, v))
+    for threads in (1, 2, 3):
+        cases.check(run(isa, q, k, v, num_threads=threads), q, k, v)
 
 
 def test_nan_at_forbidden_keys(isa, dtype, rng):
