@@ -5,7 +5,7 @@ import argparse
 import contextlib
 import math
 
-from fastattn import cli
+from fastattn.cli import arguments as checks
 
 
 def at_least(least, most=math.inf):
@@ -26,5 +26,5 @@ def refused_by(parser):
     """Let the parser say what the checks of the command line find in a ``with`` block."""
     try:
         yield
-    except cli.UsageError as error:
+    except checks.UsageError as error:
         parser.error(str(error))

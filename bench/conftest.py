@@ -10,7 +10,7 @@ import pytest
 from arguments import at_least
 
 import fastattn
-from fastattn import cli
+from fastattn.cli import arguments as checks
 from fastattn.measure import limits
 
 
@@ -18,7 +18,7 @@ def pytest_addoption(parser):
     """Add --threads."""
     parser.addoption(
         "--threads",
-        type=at_least(1, cli.MOST_METERED_THREADS),
+        type=at_least(1, checks.MOST_METERED_THREADS),
         default=fastattn.get_num_threads(),
         help="threads of every bench",
     )

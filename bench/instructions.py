@@ -21,7 +21,7 @@ from pathlib import Path
 from arguments import refused_by
 
 import fastattn
-from fastattn import cli
+from fastattn.cli import arguments as checks
 from fastattn.measure import table
 
 ISAS = ("scalar", "avx2")
@@ -66,11 +66,11 @@ def count(program, isa, sizes):
 def read(path):
     """Return the counts of an earlier run; raise UsageError if there are none."""
     try:
-        with cli.file_errors(path):
+        with checks.file_errors(path):
             counts = json.loads(path.read_text())
         grown(counts, counts, 1.0)
     except (ValueError, TypeError, ZeroDivisionError):
-        raise cli.UsageError(f"{path}: no counts of instructions.py --json") from None
+        raise checks.UsageError(f"{path}: no counts of instructions.py --json") from None
     return counts
 
 
@@ -89,7 +89,7 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     with refused_by(parser):
         if options.json:
-            cli.check_output(options.json)
+            checks.check_output(options.json)
         old = read(options.compare) if options.compare else {}
     counts = {}
     with tempfile.TemporaryDirectory() as folder:

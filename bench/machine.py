@@ -17,7 +17,7 @@ from pathlib import Path
 from arguments import refused_by
 
 import fastattn
-from fastattn import cli
+from fastattn.cli import arguments as checks
 from fastattn.measure import limits, table
 
 
@@ -62,9 +62,9 @@ def main(arguments=None):
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     options = parser.parse_args(arguments)
     with refused_by(parser):
-        threads = cli.threads_of(options)
+        threads = checks.threads_of(options)
         if options.json:
-            cli.check_output(options.json)
+            checks.check_output(options.json)
     known = facts()
     fastattn.show_config()
     measured = limits.machine(threads)

@@ -24,7 +24,7 @@ import numpy as np
 from arguments import at_least, refused_by
 
 import fastattn
-from fastattn import cli
+from fastattn.cli import arguments as checks
 
 STATUS = Path("/proc/self/status")
 
@@ -133,7 +133,7 @@ def main(arguments=None):
     parser.add_argument("--mapped", action="store_true", help="one query, K and V from files")
     options = parser.parse_args(arguments)
     with refused_by(parser):
-        threads = cli.threads_of(options)
+        threads = checks.threads_of(options)
     if options.mapped:
         print(json.dumps(measure_mapped(options.keys, options.depth, threads)))
         return

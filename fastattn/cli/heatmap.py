@@ -4,7 +4,7 @@
 import numpy as np
 
 from fastattn import plot
-from fastattn.cli import file_errors
+from fastattn.cli.arguments import file_errors
 
 
 def draw(path, tokens, patterns, titles):

@@ -4,7 +4,7 @@
 import json
 from pathlib import Path
 
-from fastattn.cli import (
+from fastattn.cli.arguments import (
     UsageError,
     check_isa,
     check_output,

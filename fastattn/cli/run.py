@@ -13,7 +13,7 @@ import numpy as np
 from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as checks
 from fastattn import _check_tensors as tensors
-from fastattn.cli import UsageError, check_isa, check_output, file_errors
+from fastattn.cli.arguments import UsageError, check_isa, check_output, file_errors
 
 
 def add(subparsers):
