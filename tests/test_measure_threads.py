@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Meters and peers of the measuring tools work with all the threads that they are given."""
 
+import sys
+import types
+
 import numpy as np
 import pytest
 
@@ -22,10 +25,12 @@ def test_the_rate_of_a_meter_is_that_of_all_threads_together():
 
 def test_onnxruntime_gets_the_threads(monkeypatch):
     pytest.importorskip("onnx")
-    onnxruntime, seen = pytest.importorskip("onnxruntime"), []
-    monkeypatch.setattr(
-        onnxruntime, "InferenceSession", lambda model, options, **_: seen.append(options)
+    seen = []
+    library = types.SimpleNamespace(
+        SessionOptions=types.SimpleNamespace,
+        InferenceSession=lambda model, options, **_: seen.append(options),
     )
+    monkeypatch.setitem(sys.modules, "onnxruntime", library)
     q = np.ones((1, 1, 1, 8), np.float32)
     peer_onnxruntime.OnnxAttention(3).session("Attention", ["q", "k", "v"], [q, q, q])
     assert [(each.intra_op_num_threads, each.inter_op_num_threads) for each in seen] == [(3, 1)]
