@@ -4,7 +4,6 @@
 Work is done, and checked, as in a report; only the times are those of the tests.
 """
 
-import importlib
 import itertools
 from pathlib import Path
 
@@ -20,13 +19,6 @@ pytestmark = [
     pytest.mark.forces_isa,
     pytest.mark.skipif(not BENCH.exists(), reason="needs the source tree"),
 ]
-
-
-@pytest.fixture
-def script(monkeypatch):
-    """Return a function that imports a script, which finds the others beside it."""
-    monkeypatch.syspath_prepend(BENCH)
-    return importlib.import_module
 
 
 @pytest.fixture
