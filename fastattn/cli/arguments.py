@@ -5,6 +5,8 @@ import contextlib
 import math
 import os
 
+from fastattn._extras import needed
+
 MOST_METERED_THREADS = 1024  # the meters of the limits have an array and a thread for each
 
 
@@ -70,6 +72,18 @@ def file_errors(path):
         yield
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def dtype_errors(dtype):
+    """Raise UsageError where a ``with`` block misses ml_dtypes, which ``--dtype`` needs."""
+    try:
+        with needed(f"--dtype {dtype}"):
+            yield
+    except ModuleNotFoundError as error:
+        if error.name != "ml_dtypes":
+            raise
+        raise UsageError(error) from None
 
 
 def check_isa(name):

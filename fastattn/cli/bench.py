@@ -14,6 +14,7 @@ from fastattn.cli.arguments import (
     check_matplotlib,
     check_output,
     check_seconds,
+    dtype_errors,
     file_errors,
     peer_names,
     threads_of,
@@ -149,13 +150,8 @@ def _measure(options, chosen, threads):
 def problem_errors(options):
     """Raise UsageError for a problem whose arrays there cannot be, in a ``with`` block."""
     try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name != "ml_dtypes":
-            raise
-        raise UsageError(
-            f"--dtype {options.dtype} needs ml_dtypes: pip install ml_dtypes"
-        ) from None
+        with dtype_errors(options.dtype):
+            yield
     except MemoryError as error:
         name = "suite" if options.shape is None else "shape"
         raise UsageError(

@@ -13,7 +13,7 @@ import numpy as np
 from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as checks
 from fastattn import _check_tensors as tensors
-from fastattn.cli.arguments import UsageError, check_isa, check_output, file_errors
+from fastattn.cli.arguments import UsageError, check_isa, check_output, dtype_errors, file_errors
 
 
 def add(subparsers):
@@ -121,16 +121,9 @@ def _load(path, dtype=None):
             raise UsageError(
                 f"{path}: dtype |V2, as np.save writes bfloat16: expected --dtype bfloat16 with it"
             )
-        array = array.view(_named(dtype))
+        with dtype_errors(dtype):
+            array = array.view(dtypes.named(dtype, (dtype,)))
     return array
-
-
-def _named(dtype):
-    """Return the dtype of this name."""
-    try:
-        return dtypes.named(dtype, (dtype,))
-    except ImportError:
-        raise UsageError(f"--dtype {dtype} needs ml_dtypes: pip install ml_dtypes") from None
 
 
 def _save(path, array):
