@@ -46,6 +46,11 @@ def feed_forward(
     ndarray, (..., outputs)
     """
     _check_parameters(w_in, w_out, b_in, b_out, w_gate, b_gate, activation)
+    return _transformed(x, w_in, w_out, b_in, b_out, w_gate, b_gate, activation)
+
+
+def _transformed(x, w_in, w_out, b_in, b_out, w_gate, b_gate, activation):
+    """Return `feed_forward` of parameters that fit one another."""
     x = _check.activations("x", x, w_in.shape[0])
     function = BY_NAME[activation]
     hidden = project(x, w_in, b_in, ("w_in", "b_in"))
@@ -106,7 +111,7 @@ class FeedForward:
         -------
         ndarray, (..., outputs)
         """
-        return feed_forward(
-            x, self.w_in, self.w_out, b_in=self.b_in, b_out=self.b_out, w_gate=self.w_gate,
-            b_gate=self.b_gate, activation=self.activation,
+        return _transformed(
+            x, self.w_in, self.w_out, self.b_in, self.b_out, self.w_gate, self.b_gate,
+            self.activation,
         )  # fmt: skip
