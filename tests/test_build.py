@@ -16,6 +16,7 @@ import programs
 import pytest
 
 setuptools = pytest.importorskip("setuptools")
+pytest.importorskip("setuptools.modified")  # of those that setup.py asks for, not of venv's
 CompileError = pytest.importorskip("setuptools.errors").CompileError
 
 ROOT = Path(__file__).parent.parent

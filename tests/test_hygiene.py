@@ -131,8 +131,10 @@ def public_functions(module):
              ".plot", ".reference", ".torch", ".transformers"],
 )  # fmt: skip
 def test_docstrings_name_the_parameters(name):
-    if library := {".jax": "jax", ".torch": "torch", ".transformers": "transformers"}.get(name):
-        pytest.importorskip(library)
+    libraries = {".flash_attn.bert_padding": "torch"}
+    libraries |= {f".{library}": library for library in ("jax", "torch", "transformers")}
+    if name in libraries:
+        pytest.importorskip(libraries[name])
     missing = {}
     for function, value in public_functions(importlib.import_module(f"fastattn{name}")):
         listed = (value.__doc__ or "").partition("Parameters\n")[2].partition("\n\n")[0]
