@@ -90,6 +90,16 @@ def test_bits_do_not_depend_on_the_split(isa, options, rng):
             np.testing.assert_array_equal(a[b : b + 1], c)
 
 
+@pytest.mark.parametrize("queries", [1, 2, 4, 8, 40])
+@pytest.mark.parametrize("keys", [512, 5000])
+def test_equal_keys_and_values(isa, keys, queries, rng):
+    """All sums are wrong in the same direction, and the more so the longer they are."""
+    q, _, v = cases.tensors(rng, "float32", q_heads=1, queries=queries, keys=1, depth=4, dv=8)
+    v = np.repeat(v, keys, axis=2)
+    k = np.zeros((1, 1, keys, 4), np.float32)
+    cases.check(run(isa, q, k, v), q, k, v)
+
+
 @pytest.mark.parametrize("depth", [24, 200, 1000])  # three heads at a time, or two, then one
 @pytest.mark.parametrize("options", OPTIONS)
 def test_heads_side_by_side(isa, options, depth, rng):
