@@ -33,9 +33,9 @@ static void take_tile(fa_worker_tile *tile, const fa_plan *plan, arena *from, co
     const int64_t depth = plan->args->depth, value_depth = plan->value_depth;
     tile->state = *shared;
     tile->state.q = take(from, round_up(depth, kernels->lanes) * width * size);
-    tile->past = tile->state;
+    for (int n = 0; n < FA_PASTS; ++n) tile->past[n] = tile->state;
     tile->q_panels = take(from, panel_bytes(plan, width, depth));
-    for (int n = 0; n < 2; ++n) {
+    for (int n = 0; n < 1 + FA_PASTS; ++n) {
         tile->own[n].o = take(from, round_up(value_depth, kernels->lanes) * width * size);
         tile->own[n].m = take(from, width * size);
         tile->own[n].l = take(from, width * size);

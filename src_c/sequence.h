@@ -5,6 +5,8 @@
  *   block  key_block keys, what a tile is updated with at a time
  *   chunk  chunk_blocks blocks. The state of each chunk is begun anew and merged into that of the
  *          chunks before, whether one thread walks over all chunks or each goes to another.
+ *   era    FA_ERA_CHUNKS chunks, merged among themselves before they are merged into those before:
+ *          sums of a long cache then round less than in one chain of chunks.
  *
  * All borders depend on nothing but the sequence itself, and neither do its bits.
  */
@@ -19,6 +21,7 @@ enum {
     /* Keys of a chunk, at most: enough to hide what merging costs, few enough to deal a long cache
        out evenly. Several tiles on a matrix unit have that unit's chunk_keys instead. */
     FA_CHUNK_KEYS = 512,
+    FA_ERA_CHUNKS = 32,
 };
 
 typedef struct {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Chunks of keys: states that are begun, merged, kept and resumed. A left fold in the order of the
- * chunks, so that it makes no difference who computed them.
+ * Chunks of keys: states that are begun, merged, kept and resumed. An era is a left fold of its
+ * chunks, and all is one of its eras, so that it makes no difference who computed them.
  */
 #include "worker.h"
 
@@ -78,7 +78,7 @@ void fa_worker_begin(fa_worker *worker, fa_worker_tile *tile)
 {
     const fa_plan *plan = worker->plan;
     set_first_chunk(worker, tile);
-    tile->has_past = 0;
+    memset(tile->has_past, 0, sizeof tile->has_past);
     const void *sinks = plan->args->sinks ? worker->sinks : NULL;
     if (sinks) set_sinks(worker, tile);
     if (!plan->split) {
@@ -93,21 +93,40 @@ void fa_worker_begin(fa_worker *worker, fa_worker_tile *tile)
     }
 }
 
-static void put_past(fa_worker *worker, fa_worker_tile *tile)
+/* `from` is merged into a past, or becomes it. */
+static void put(const fa_kernels *kernels, fa_tile *from, fa_tile *past, int *has_past)
 {
-    const fa_kernels *kernels = worker->plan->kernels;
-    if (!tile->has_past) {
-        const fa_tile empty = tile->past;
-        tile->past = tile->state;
-        tile->state.m = empty.m, tile->state.l = empty.l, tile->state.o = empty.o;
-        tile->has_past = 1;
-    } else if (!tile->state.fresh) {
-        kernels->merge(&tile->past, &tile->state);
+    if (!*has_past) {
+        const fa_tile empty = *past;
+        *past = *from;
+        from->m = empty.m, from->l = empty.l, from->o = empty.o;
+        *has_past = 1;
+    } else if (!from->fresh) {
+        kernels->merge(past, from);
+    }
+}
+
+/* The state is that of chunk `done`; `next` comes then. */
+static void put_past(const fa_kernels *kernels, fa_worker_tile *tile, int64_t done, int64_t next)
+{
+    put(kernels, &tile->state, &tile->past[0], &tile->has_past[0]);
+    if (done / FA_ERA_CHUNKS == next / FA_ERA_CHUNKS) return;
+    put(kernels, &tile->past[0], &tile->past[1], &tile->has_past[1]);
+    tile->has_past[0] = 0;
+}
+
+static void fold(const fa_kernels *kernels, fa_worker_tile *tile)
+{
+    for (int n = 0; n < FA_PASTS; ++n) {
+        if (!tile->has_past[n]) continue;
+        put(kernels, &tile->state, &tile->past[n], &tile->has_past[n]);
+        tile->state = tile->past[n];
     }
 }
 
 void fa_worker_next_chunk(fa_worker *worker, int64_t chunk)
 {
+    const int64_t done = worker->chunk;
     worker->chunk = chunk;
     for (int n = 0; n < worker->tiles; ++n) {
         fa_worker_tile *tile = &worker->tile[n];
@@ -117,19 +136,14 @@ void fa_worker_next_chunk(fa_worker *worker, int64_t chunk)
             continue;
         }
         if (chunk <= tile->first_chunk) continue;
-        put_past(worker, tile);
+        put_past(worker->plan->kernels, tile, larger(done, tile->first_chunk), chunk);
         worker->plan->kernels->begin(&tile->state, NULL);
     }
 }
 
 void fa_worker_fold(fa_worker *worker)
 {
-    for (int n = 0; n < worker->tiles; ++n) {
-        fa_worker_tile *tile = &worker->tile[n];
-        if (!tile->has_past) continue;
-        put_past(worker, tile);
-        tile->state = tile->past;
-    }
+    for (int n = 0; n < worker->tiles; ++n) fold(worker->plan->kernels, &worker->tile[n]);
 }
 
 void fa_worker_keep(fa_worker *worker)
@@ -139,11 +153,13 @@ void fa_worker_keep(fa_worker *worker)
 
 void fa_worker_collect(fa_worker *worker, fa_worker_tile *tile)
 {
+    const fa_kernels *kernels = worker->plan->kernels;
     set_first_chunk(worker, tile);
+    memset(tile->has_past, 0, sizeof tile->has_past);
     attach(worker, tile, tile->first_chunk, &tile->state);
     for (int64_t chunk = tile->first_chunk + 1; chunk < worker->sequence.chunks; ++chunk) {
-        fa_tile next = tile->state;
-        attach(worker, tile, chunk, &next);
-        if (!next.fresh) worker->plan->kernels->merge(&tile->state, &next);
+        put_past(kernels, tile, chunk - 1, chunk);
+        attach(worker, tile, chunk, &tile->state);
     }
+    fold(kernels, tile);
 }

@@ -24,7 +24,7 @@ static void place_tile(fa_worker *worker, fa_worker_tile *tile, int64_t kv_head,
     tile->span = fa_span_of(&sequence->positions, fa_query_of(worker, tile->rows.row_begin),
                             fa_query_of(worker, row_end - 1) + 1);
     own_memory(&tile->state, &tile->own[0]);
-    own_memory(&tile->past, &tile->own[1]);
+    for (int n = 0; n < FA_PASTS; ++n) own_memory(&tile->past[n], &tile->own[1 + n]);
     tile->state.vectors = tile->rows.vectors;
     tile->state.thin = sequence->thin;
     tile->state.spread = sequence->spread;

@@ -11,11 +11,14 @@ typedef struct {
     void *o, *m, *l;
 } fa_state_memory;
 
-/* A query tile: the state of the current chunk, and that of all chunks before it. */
+enum { FA_PASTS = 2 };
+
+/* A query tile: the state of the current chunk, that of the chunks before it in its era, and that
+ * of all eras before. */
 typedef struct {
-    fa_tile state, past;
-    fa_state_memory own[2]; /* memory of both, as the task begins */
-    int has_past;
+    fa_tile state, past[FA_PASTS];
+    fa_state_memory own[1 + FA_PASTS]; /* memory of all, as the task begins */
+    int has_past[FA_PASTS];
     int64_t kv_head, index; /* which tile of which head it is */
     int64_t first_chunk;    /* of the keys that its queries see */
     fa_tile_rows rows;
