@@ -34,6 +34,7 @@ typedef struct {
     call_options options;
     int64_t batches;
     fa_tensor query_lengths, key_lengths; /* data NULL: none */
+    int too_many_axes;                    /* which only vmap can bring about */
 } request;
 
 static const struct {
@@ -148,7 +149,8 @@ static int read_tensors(request *call, void *const *arguments, const xla_values 
     int64_t shape[MAX_RANK];
     if (!element || k->dtype != q->dtype || v->dtype != q->dtype || out->dtype != q->dtype)
         return 0;
-    if (lead < 0 || lead > FA_MAX_LEAD) return 0;
+    call->too_many_axes = lead > FA_MAX_LEAD;
+    if (lead < 0 || call->too_many_axes) return 0;
     if (q->rank != out->rank || k->rank != out->rank || v->rank != out->rank) return 0;
     args->kv_dtype = args->dtype;
     args->lead_rank = lead;
@@ -260,7 +262,10 @@ static xla_error *attend(const xla_call_frame *frame)
     request call = {0};
     fa_args *args = &call.args;
     if (!read_frame(&call, frame))
-        return error(frame, XLA_INVALID_ARGUMENT, "fastattn: arguments that do not fit each other");
+        return error(frame, XLA_INVALID_ARGUMENT,
+                     call.too_many_axes
+                         ? "fastattn: query: expected at most 9 axes with those of vmap, got more"
+                         : "fastattn: arguments that do not fit each other");
     int64_t *positions = calloc((size_t)call.batches * 2 + 1, sizeof *positions);
     if (!positions)
         return error(frame, XLA_RESOURCE_EXHAUSTED, "fastattn: no memory for this call");

@@ -187,6 +187,19 @@ def test_vmap_of_vmap(rng):
     check(call(mine), call(theirs))
 
 
+@pytest.mark.parametrize("depth", [5, 6])
+def test_vmap_in_vmap_has_an_end(depth, rng):
+    q, k, v = tensors(rng)
+    mapped = mine
+    for _ in range(depth):
+        q, mapped = q[None], jax.vmap(mapped, (0, None, None))
+    if depth == 5:
+        check(mapped(q, k, v)[(0,) * depth], theirs(q[(0,) * depth], k, v))
+        return
+    with pytest.raises(Exception, match="query: expected at most 9 axes with those of vmap"):
+        mapped(q, k, v)
+
+
 def test_queries_without_keys_give_0(rng):
     arguments = tensors(rng)
     lengths = jnp.array([0, 33])
