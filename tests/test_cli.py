@@ -112,6 +112,22 @@ def test_check_finds_a_nan_that_should_not_be_there():
     assert check._error(np.array([-np.inf]), np.array([-np.inf]), 1e-6) == 0
 
 
+def test_an_interrupted_check_keeps_what_it_found(monkeypatch, capsys):
+    made = check.stored_problem
+
+    def stopped(seed, index, dtype):
+        if index == 2:
+            raise KeyboardInterrupt
+        return made(seed, index, dtype)
+
+    monkeypatch.setattr(check, "stored_problem", stopped)
+    monkeypatch.setattr(check, "_error", lambda got, expected, allowed: 2.0)
+    assert cli.main(["check", "--isa", "scalar"]) == 130
+    captured = capsys.readouterr()
+    assert captured.out.startswith("check: 2 problems") and captured.out.endswith("2 misses\n")
+    assert captured.err == "interrupted\n"
+
+
 def test_check_reports_an_exception_as_a_miss(monkeypatch, capsys):
     def broken(*_, **__):
         raise ValueError("q: no reason")

@@ -54,13 +54,17 @@ def run(options):
     isas = [options.isa] if options.isa else fastattn.isas()
     count = options.count if options.index is None else 1
     indices = range(count) if options.index is None else [options.index]
-    worst, misses = {}, []
-    with progress.bar("check") as update:
-        for done, index in enumerate(indices):
-            update(done / count, f"{len(misses)} misses" if misses else "")
-            problem = stored_problem(options.seed, index, options.dtype)
-            misses += check(problem, isas, worst, pinned_dtype=options.dtype)
-    _report(worst, misses, count)
+    worst, misses, done = {}, [], 0
+    try:
+        with progress.bar("check") as update:
+            for index in indices:
+                update(done / count, f"{len(misses)} misses" if misses else "")
+                problem = stored_problem(options.seed, index, options.dtype)
+                misses += check(problem, isas, worst, pinned_dtype=options.dtype)
+                done += 1
+    finally:  # an interruption must not take along what was found
+        if done:
+            _report(worst, misses, done)
     return 1 if misses else 0
 
 
