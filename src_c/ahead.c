@@ -56,9 +56,11 @@ static void expect_next(const fa_worker *worker, space *k, space *v)
     const fa_plan *plan = worker->plan;
     const fa_share *share = &worker->next_share;
     const fa_sequence *sequence = &worker->next_sequence;
-    const int64_t row = fa_tile_at(&sequence->tiling, share->first_tile).row_begin;
-    const fa_tile_rows last = fa_tile_at(&sequence->tiling, share->first_tile + share->tiles - 1);
-    const int64_t end = last.row_begin + last.rows, second = row + k->count;
+    const fa_tile_rows first = fa_tile_at(&sequence->tiling, share->first_tile);
+    const fa_tile_rows last =
+        share->tiles > 1 ? fa_tile_at(&sequence->tiling, share->first_tile + share->tiles - 1)
+                         : first;
+    const int64_t row = first.row_begin, end = last.row_begin + last.rows, second = row + k->count;
     int64_t begin = fa_allowed(&sequence->positions, row / plan->group).begin;
     if (plan->split)
         begin = larger(begin, share->first_chunk * sequence->chunk_blocks * sequence->key_block);

@@ -9,11 +9,11 @@
 int64_t fa_batch_offset(const fa_args *args, const fa_tensor *tensor, int64_t batch)
 {
     int64_t offset = 0;
-    for (int axis = args->lead_rank - 1; axis >= 0; --axis) {
+    for (int axis = args->lead_rank - 1; axis > 0; --axis) {
         offset += batch % args->lead_shape[axis] * tensor->lead[axis];
         batch /= args->lead_shape[axis];
     }
-    return offset;
+    return args->lead_rank > 0 ? offset + batch * tensor->lead[0] : 0;
 }
 
 fa_blockmap fa_blockmap_size(const fa_blockmap_plan *plan)

@@ -38,8 +38,17 @@ fa_tiling fa_tile_up(int64_t rows, int lanes, int max_vectors, int64_t group_row
     return tiling;
 }
 
+/* As in decoding, where the divisions of all others would take as long as the work on some keys. */
+static fa_tile_rows only_tile(const fa_tiling *tiling)
+{
+    fa_tile_rows result = {.rows = (int)tiling->rows, .vectors = 1};
+    if (tiling->rows > tiling->lanes) result.vectors = (int)divide_up(tiling->rows, tiling->lanes);
+    return result;
+}
+
 fa_tile_rows fa_tile_at(const fa_tiling *tiling, int64_t tile)
 {
+    if (tiling->tiles == 1) return only_tile(tiling);
     const int64_t group_begin = tile / tiling->group_tiles * tiling->group_rows;
     const int64_t rows = smaller(tiling->group_rows, tiling->rows - group_begin);
     const int64_t vectors = divide_up(rows, tiling->lanes);

@@ -250,7 +250,9 @@ fa_share fa_share_of_task(const fa_plan *plan, int64_t task, fa_sequence *sequen
 {
     const fa_entry *entry = entry_of(plan, task, OF_TASKS);
     fa_plan_sequence(plan, entry->sequence, sequence);
-    const int64_t parts = parts_of(plan, sequence), own = task - entry->first_task;
+    const int64_t own = task - entry->first_task;
+    if (!plan->split) return share_of(plan, entry, own, sequence);
+    const int64_t parts = parts_of(plan, sequence);
     fa_share share = share_of(plan, entry, own % parts, sequence);
     share.first_chunk = own / parts * plan->split;
     share.chunk_end = smaller(share.first_chunk + plan->split, sequence->chunks);
