@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """load_bert against Hugging Face's encoders with random weights, and what it refuses."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -122,6 +123,8 @@ class Encoding:
 class Words:
     """A tokenizer with the two methods that `Bert` uses."""
 
+    limit = None
+
     def enable_truncation(self, limit):
         self.limit = limit
 
@@ -141,8 +144,6 @@ def write_modules(directory, mode, *more):
 
 
 def load_with_words(directory, **options):
-    import dataclasses
-
     return dataclasses.replace(load_bert(directory, **options), tokenizer=Words())
 
 
@@ -189,6 +190,22 @@ def test_texts_are_cut_at_the_last_position(tmp_path):
     (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 7}))
     [ids] = load_with_words(tmp_path).tokenize(["word " * 50])
     assert len(ids) == 7
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_texts_are_cut_where_positions_end(tmp_path, family):
+    saved(tmp_path, family)
+    model = dataclasses.replace(load_with_words(tmp_path), max_tokens=None)
+    longest = 20 - model.first_position
+    [ids] = model.tokenize(["word " * 50])
+    assert len(ids) == model.max_tokens == longest
+    assert np.isfinite(model.encode("word " * 50)).all()
+    for wrong, limit in (0, "below 1"), (longest + 1, f"above {longest}"):
+        message = f"max_tokens: expected an integer not {limit}, got {wrong}"
+        with pytest.raises(ValueError, match=message):
+            dataclasses.replace(model, max_tokens=wrong)
+    with pytest.raises(ValueError, match="first_position: expected an integer not above 19, got 2"):
+        dataclasses.replace(model, first_position=20)
 
 
 def test_patterns_of_a_text(tmp_path):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """BERT-family encoders: token ids in, a vector for each token or for each text out."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,13 +46,21 @@ class Bert:
     tokenizer : tokenizers.Tokenizer, optional
         Or anything whose ``encode_batch(texts)`` returns objects with `ids` and `tokens`.
     max_tokens : int, optional
-        Longer texts are cut by the tokenizer. Default: as many as there are positions.
+        Longer texts are cut by the tokenizer. At most, and by default, as many as there are
+        positions from `first_position` on.
     pooling : {"mean", "cls", "max"}
         From the vectors of tokens to that of the text.
     normalize : bool
         Whether the vectors of texts have length 1.
     lowercase : bool
         Whether texts are lowered before the tokenizer sees them.
+
+    Raises
+    ------
+    TypeError
+        A wrong type.
+    ValueError
+        Another pooling, or more tokens than positions.
     """
 
     embedding: Embedding
@@ -69,6 +78,14 @@ class Bert:
 
     def __post_init__(self) -> None:
         options.choice("pooling", self.pooling, POOLINGS)
+        longest = None
+        if self.embedding.positions is not None:
+            count = len(self.embedding.positions)
+            longest = count - options.integer("first_position", self.first_position, 0, count - 1)
+        if self.max_tokens is None:
+            object.__setattr__(self, "max_tokens", longest)
+        else:
+            options.integer("max_tokens", self.max_tokens, 1, longest or math.inf)
         if self.tokenizer is not None and self.max_tokens is not None:
             self.tokenizer.enable_truncation(self.max_tokens)
 
