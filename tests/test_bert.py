@@ -132,6 +132,13 @@ class Words:
         return [Encoding(text, self.limit) for text in texts]
 
 
+class Uncut:
+    """A tokenizer that cannot cut: which token must stay at the end is known to it alone."""
+
+    def encode_batch(self, texts):
+        return [Encoding(text, None) for text in texts]
+
+
 TEXTS = ["the cat sleeps on the sill", "rain", "a kitten naps in the sun by the window", "no"]
 
 
@@ -206,6 +213,20 @@ def test_texts_are_cut_where_positions_end(tmp_path, family):
             dataclasses.replace(model, max_tokens=wrong)
     with pytest.raises(ValueError, match="first_position: expected an integer not above 19, got 2"):
         dataclasses.replace(model, first_position=20)
+
+
+@pytest.mark.parametrize("max_tokens", [None, 7])
+def test_a_tokenizer_must_be_able_to_cut(tmp_path, max_tokens):
+    saved(tmp_path, "bert")
+    model = load_bert(tmp_path)
+    message = r"tokenizer: expected a method enable_truncation, got test_bert\.Uncut"
+    with pytest.raises(TypeError, match=message):
+        dataclasses.replace(model, tokenizer=Uncut(), max_tokens=max_tokens)
+    if max_tokens is None:  # nothing to cut for
+        embedding = dataclasses.replace(model.embedding, positions=None)
+        free = dataclasses.replace(model, embedding=embedding, tokenizer=Uncut(), max_tokens=None)
+        [ids] = free.tokenize(["word " * 50])
+        assert free.max_tokens is None and len(ids) == 52
 
 
 def test_patterns_of_a_text(tmp_path):

@@ -44,10 +44,11 @@ class Bert:
     first_position : int
         Position of the first token: 0, or behind the padding id (RoBERTa).
     tokenizer : tokenizers.Tokenizer, optional
-        Or anything whose ``encode_batch(texts)`` returns objects with `ids` and `tokens`.
+        Or anything with two of its methods: ``encode_batch(texts)``, which returns objects with
+        `ids` and `tokens`, and ``enable_truncation(max_length)``, which says how many at most.
     max_tokens : int, optional
-        Longer texts are cut by the tokenizer. At most, and by default, as many as there are
-        positions from `first_position` on.
+        Longer texts are cut by the tokenizer, which knows what to keep at the end. At most, and by
+        default, as many as there are positions from `first_position` on.
     pooling : {"mean", "cls", "max"}
         From the vectors of tokens to that of the text.
     normalize : bool
@@ -58,7 +59,7 @@ class Bert:
     Raises
     ------
     TypeError
-        A wrong type.
+        A wrong type, or a tokenizer that cannot cut.
     ValueError
         Another pooling, or more tokens than positions.
     """
@@ -87,6 +88,9 @@ class Bert:
         else:
             options.integer("max_tokens", self.max_tokens, 1, longest or math.inf)
         if self.tokenizer is not None and self.max_tokens is not None:
+            if not hasattr(self.tokenizer, "enable_truncation"):
+                found = options.described(self.tokenizer)
+                raise TypeError(f"tokenizer: expected a method enable_truncation, got {found}")
             self.tokenizer.enable_truncation(self.max_tokens)
 
     def embed(
