@@ -294,6 +294,11 @@ def test_bad_input(tmp_path):
         model(np.zeros(3, int), cu_seqlens=[0, 2])
     with pytest.raises(ValueError, match="cu_seqlens: expected at least one token in each text"):
         model.pool(np.zeros((3, 24), np.float32), np.array([0, 0, 3]))
+    for wrong in [0, 2], [0, 4], [1, 3]:
+        with pytest.raises(ValueError, match=r"cu_seqlens: expected (3 at l|0 at f)"):
+            model.pool(np.zeros((3, 24), np.float32), np.array(wrong))
+    with pytest.raises(ValueError, match=r"hidden: expected shape \(tokens, D_model\), got"):
+        model.pool(np.zeros((1, 3, 24), np.float32), np.array([0, 1]))
     with pytest.raises(TypeError, match="texts: expected a sequence of str, got a str"):
         load_with_words(tmp_path).tokenize("text")
     with pytest.raises(ValueError, match="batch_tokens: expected an integer not below 1, got 0"):

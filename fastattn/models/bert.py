@@ -225,7 +225,18 @@ class Bert:
         Returns
         -------
         ndarray, (texts, D_model)
+
+        Raises
+        ------
+        TypeError
+            hidden is neither float32 nor float64, or cu_seqlens not of integers.
+        ValueError
+            cu_seqlens does not cut hidden into texts of at least one token.
         """
+        hidden = _check.tokens("hidden", hidden)
+        if hidden.ndim != 2:
+            raise ValueError(f"hidden: expected shape (tokens, D_model), got {hidden.shape}")
+        cu_seqlens = _check.packing("cu_seqlens", cu_seqlens, len(hidden))
         begins, sizes = cu_seqlens[:-1], np.diff(cu_seqlens)
         if (sizes < 1).any():
             raise ValueError(f"cu_seqlens: expected at least one token in each text, got {sizes}")
