@@ -249,6 +249,11 @@ def test_patterns_of_a_text(tmp_path):
         ({"is_decoder": True}, "is_decoder: expected an encoder"),
         ({"num_attention_heads": 5}, "num_attention_heads: expected a divisor of 24, got 5"),
         ({"hidden_size": None}, "expected hidden_size or dim, there is none"),
+        ({"num_hidden_layers": "2"}, "json: num_hidden_layers: expected an integer, got str"),
+        ({"num_hidden_layers": 2.0}, "json: num_hidden_layers: expected an integer, got float"),
+        ({"num_attention_heads": "4"}, "json: num_attention_heads: expected an integer, got str"),
+        ({"layer_norm_eps": "1e-12"}, "json: layer_norm_eps: expected a number, got str"),
+        ({"is_decoder": "false"}, "json: is_decoder: expected True or False, got str"),
         ({"num_hidden_layers": 3}, "encoder.layer.2.attention.self.query.weight: expected a tens"),
         ({"num_hidden_layers": 1}, "encoder.layer.1.*: expected no such tensor"),
         ({"intermediate_size": 41}, r"intermediate.dense.weight: expected shape \(41, 24\), got"),
@@ -270,6 +275,18 @@ def test_unsupported_modules(tmp_path):
     write = (tmp_path / "Pooling" / "config.json").write_text
     write(json.dumps({"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True}))
     with pytest.raises(ValueError, match="expected one pooling of mean, cls, max, got"):
+        load_bert(tmp_path)
+    for modules, message in (
+        ({}, "expected a JSON array, got dict"),
+        ([3], "expected a JSON object, got int"),
+        ([{"type": 3}], "type: expected a string, got int"),
+        ([{"type": "Pooling"}], "expected path, there is none"),
+    ):
+        (tmp_path / "modules.json").write_text(json.dumps(modules))
+        with pytest.raises(ValueError, match=f"modules.json: {message}"):
+            load_bert(tmp_path)
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": "7"}')
+    with pytest.raises(ValueError, match="max_seq_length: expected an integer, got str"):
         load_bert(tmp_path)
 
 

@@ -114,15 +114,34 @@ def entry(**changes):
         (b"", "its header does not fit"),
         (b"1234567", "its header does not fit"),
         (damaged(size=1 << 40), "its header does not fit"),
-        (damaged(b"nonsense"), "its header is no JSON"),
+        (damaged(b"nonsense"), "header: expected JSON, Expecting value"),
+        (damaged(b'{"a": "\xff"}'), "header: expected JSON, 'utf-8' codec"),
+        (damaged(b"[" * 200_000), "header: expected JSON, "),
+        (damaged(b"[]"), "header: expected a JSON object, got list"),
+        (damaged(b'{"a": 3}'), "a: expected a JSON object, got int"),
+        (damaged(entry(dtype=None)), "a: expected dtype, there is none"),
+        (damaged(entry(dtype=["F32"])), "a: dtype: expected a string, got list"),
+        (damaged(entry(data_offsets=None)), "a: expected data_offsets, there is none"),
+        (damaged(entry(data_offsets=8)), "a: data_offsets: expected a JSON array, got int"),
+        (damaged(entry(data_offsets=["0", "8"])), "a: data_offsets: expected an integer, got str"),
+        (
+            damaged(entry(data_offsets=[0, 4, 8])),
+            r"a: data_offsets: expected a pair, got \[0, 4",
+        ),
+        (damaged(entry(shape=[-1, -1])), "a: shape: expected an integer not below 0, got -1"),
+        (damaged(entry(shape=[2.0])), "a: shape: expected an integer, got float"),
+        (damaged(entry(shape=[True])), "a: shape: expected an integer, got bool"),
+        (damaged(entry(shape=[0, 2**70], data_offsets=[0, 0])), "a: expected a shape of an array"),
         (
             damaged(entry(), content=b"1234"),
             f"a: expected a file of at least {16 + len(entry())} bytes, got {12 + len(entry())}",
         ),
         (damaged(entry(shape=[3]), content=b"12345678"), "a: expected 12 bytes, got 0 to 8"),
-        (damaged(entry(data_offsets=[-8, 0])), "a: expected 8 bytes, got -8 to 0"),
+        (damaged(entry(data_offsets=[-8, 0])), "a: data_offsets: expected an integer not below 0"),
+        (damaged(entry(data_offsets=[8, 0])), "a: expected 8 bytes, got 8 to 0"),
         (damaged(entry(dtype="F8_E4M3")), "a: expected dtype F64, F32, F16, BF16, got F8_E4M3"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_damaged_files(tmp_path, data, message):
     path = tmp_path / "model.safetensors"
@@ -131,7 +150,55 @@ def test_damaged_files(tmp_path, data, message):
         map_safetensors(path)
 
 
-def test_damaged_configuration(tmp_path):
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"config.json: expected JSON"):
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("config.json", b"{", "expected JSON, Expecting property name"),
+        ("config.json", "{}".encode("utf-16"), "expected JSON, 'utf-8' codec can't decode"),
+        ("config.json", b"[]", "expected a JSON object, got list"),
+        ("model.safetensors.index.json", b"[]", "expected a JSON object, got list"),
+        ("model.safetensors.index.json", b"{}", "expected weight_map, there is none"),
+        (
+            "model.safetensors.index.json", b'{"weight_map": []}',
+            "weight_map: expected a JSON object, got list",
+        ),
+        (
+            "model.safetensors.index.json", b'{"weight_map": {"a": 1, "b": "c"}}',
+            "a: expected a string, got int",
+        ),
+    ],
+)  # fmt: skip
+def test_damaged_json(tmp_path, name, content, message):
+    write(tmp_path, {})
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{name}: {message}"):
         Checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "found, kind, message",
+    [
+        ("6", int, "expected an integer, got str"),
+        (6.0, int, "expected an integer, got float"),
+        (True, int, "expected an integer, got bool"),
+        ("1e-6", float, "expected a number, got str"),
+        ("false", bool, "expected True or False, got str"),
+        ({}, list, "expected a JSON array, got dict"),
+        ([], dict, "expected a JSON object, got list"),
+    ],
+)
+def test_values_of_another_kind(tmp_path, found, kind, message):
+    write(tmp_path, {}, {"a": found, "b": None})
+    checkpoint = Checkpoint(tmp_path)
+    assert checkpoint.value("b", "a") == found
+    with pytest.raises(ValueError, match=f"config.json: a: {message}"):
+        checkpoint.value("b", "a", kind=kind)
+
+
+def test_none_is_a_default(tmp_path):
+    write(tmp_path, {}, {"null": None})
+    checkpoint = Checkpoint(tmp_path)
+    assert checkpoint.value("null", "other", default=None) is None
+    assert checkpoint.supported("null", (None, 1), default=None) is None
+    with pytest.raises(ValueError, match=r"config.json: expected null or other, there is none"):
+        checkpoint.value("null", "other")

@@ -276,6 +276,20 @@ def test_texts(tmp_path):
         ({"num_key_value_heads": 3}, r"k_proj.weight: expected shape \(18, 24\), got \(12, 24\)"),
         ({"hidden_size": None}, "config.json: expected hidden_size, there is none"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor: expected 1, got 0.5"),
+        ({"num_hidden_layers": "2"}, "json: num_hidden_layers: expected an integer, got str"),
+        ({"num_hidden_layers": 2.0}, "json: num_hidden_layers: expected an integer, got float"),
+        ({"rms_norm_eps": "1e-6"}, "json: rms_norm_eps: expected a number, got str"),
+        (
+            {"tie_word_embeddings": "false"},
+            "json: tie_word_embeddings: expected True or False",
+        ),
+        ({"rope_parameters": []}, "json: rope_parameters: expected a JSON object, got list"),
+        ({"rope_parameters": {"rope_theta": "1"}}, "json: rope_theta: expected a number, got str"),
+        ({"rope_parameters": {"rope_type": ["a"]}}, "json: rope_type: expected a string, got list"),
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": "3"}},
+            r"scaling\['factor'\]: expected a number, got str",
+        ),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type: expected one of .* longrope"),
         ({"rope_parameters": {"rope_type": "linear"}}, "scaling: expected the key 'factor' with"),
     ],
@@ -286,6 +300,15 @@ def test_unsupported_configurations(tmp_path, changes, message):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with pytest.raises(ValueError, match=message):
+        load_llama(tmp_path)
+
+
+def test_layer_types_for_fewer_layers(tmp_path):
+    saved(tmp_path, "qwen2 with window")
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "layer_types": config["layer_types"][:1]}))
+    with pytest.raises(ValueError, match="layer_types: expected 2, one for each layer"):
         load_llama(tmp_path)
 
 

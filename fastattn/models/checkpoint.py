@@ -6,7 +6,6 @@ processes use is in memory once. (The NumPy reader of the package safetensors co
 hence the few lines here. Format: huggingface/safetensors, README, "Format".)
 """
 
-import json
 import math
 import struct
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from fastattn import _check_options as options
 from fastattn.layers.projections import widened
+from fastattn.models.settings import REQUIRED, of_kind, parsed, read_json, setting
 
 INDEX = "model.safetensors.index.json"
 WEIGHTS = "model.safetensors"
@@ -41,6 +41,10 @@ class Checkpoint:
     ------
     FileNotFoundError
         A file is missing: which.
+    ImportError
+        bfloat16 tensors without ml_dtypes.
+    TypeError
+        Another dtype.
     ValueError
         A file is damaged: which, and where.
     """
@@ -59,8 +63,9 @@ class Checkpoint:
     def _files(self):
         index = self.directory / INDEX
         if index.exists():
-            names = sorted(set(read_json(index)["weight_map"].values()))
-            return [self.directory / name for name in names]
+            shards = setting(index, read_json(index), "weight_map", kind=dict)
+            names = {of_kind(f"{index}: {tensor}", name, str) for tensor, name in shards.items()}
+            return [self.directory / name for name in sorted(names)]
         path = self.directory / WEIGHTS
         if path.exists():
             return [path]
@@ -68,23 +73,29 @@ class Checkpoint:
         hint = f" ({pickled[0].name} is a pickle: convert it to safetensors)" if pickled else ""
         raise FileNotFoundError(f"{self.directory}: expected {WEIGHTS} or {INDEX}{hint}")
 
-    def value(self, *names: str, default: Any = None) -> Any:
+    def value(self, *names: str, kind: type | None = None, default: Any = REQUIRED) -> Any:
         """Return the value of the first of these names that config.json has, not null.
 
         Parameters
         ----------
         *names : str
-        default
+        kind : {bool, int, float, str, list, dict}, optional
+            What the value must be. Default: anything.
+        default : optional
             If it has none of them; without a default that is an error.
-        """
-        for name in names:
-            if self.config.get(name) is not None:
-                return self.config[name]
-        if default is None:
-            raise ValueError(f"config.json: expected {' or '.join(names)}, there is none")
-        return default
 
-    def supported(self, name: str, known: Sequence[Any], default: Any = None) -> Any:
+        Returns
+        -------
+        object
+
+        Raises
+        ------
+        ValueError
+            It has none of them, or a value of another kind.
+        """
+        return setting("config.json", self.config, *names, kind=kind, default=default)
+
+    def supported(self, name: str, known: Sequence[Any], default: Any = REQUIRED) -> Any:
         """Return the value of a name in config.json, if it is one that is known.
 
         Parameters
@@ -92,8 +103,12 @@ class Checkpoint:
         name : str
         known : sequence
             The values that are accepted.
-        default
+        default : optional
             If there is no such name; without a default that is an error.
+
+        Returns
+        -------
+        object, one of `known`
 
         Raises
         ------
@@ -180,14 +195,6 @@ class Checkpoint:
                 raise ValueError(f"{name}: expected no such tensor in a model of this kind")
 
 
-def read_json(path: Path) -> Any:
-    """Return the content of a JSON file; raise ValueError with its name if it is damaged."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: expected JSON, {error}") from None
-
-
 def map_safetensors(path: Path) -> dict[str, npt.NDArray]:
     """Return the tensors of a safetensors file, read-only views of the mapped file.
 
@@ -202,36 +209,50 @@ def map_safetensors(path: Path) -> dict[str, npt.NDArray]:
     size = struct.unpack("<Q", data[:8].tobytes())[0] if len(data) >= 8 else -1
     if not 0 <= size <= min(len(data) - 8, LONGEST_HEADER):
         raise ValueError(f"{path}: expected a safetensors file, its header does not fit")
-    try:
-        header = json.loads(data[8 : 8 + size].tobytes())
-    except ValueError:
-        raise ValueError(f"{path}: expected a safetensors file, its header is no JSON") from None
+    header = parsed(f"{path}: header", data[8 : 8 + size].tobytes())
     content = data[8 + size :].view(np.ndarray)
     header.pop("__metadata__", None)
     tensors = {}
     for name, entry in header.items():
-        if entry["dtype"] not in COUNTS:
+        if of_kind(f"{path}: {name}", entry, dict).get("dtype") not in COUNTS:
             tensors[name] = _tensor(path, name, entry, content)
     return tensors
 
 
 def _tensor(path, name, entry, content):
-    if entry["dtype"] not in DTYPES:
+    where = f"{path}: {name}"
+    stored = setting(where, entry, "dtype", kind=str)
+    if stored not in DTYPES:
         known = ", ".join(DTYPES)
-        raise ValueError(f"{path}: {name}: expected dtype {known}, got {entry['dtype']}")
-    dtype = _stored_dtype(DTYPES[entry["dtype"]])
-    begin, end = entry["data_offsets"]
-    size = math.prod(entry["shape"]) * dtype.itemsize
-    if not 0 <= begin <= end or end - begin != size:
-        raise ValueError(f"{path}: {name}: expected {size} bytes, got {begin} to {end}")
+        raise ValueError(f"{where}: expected dtype {known}, got {stored}")
+    dtype = _stored_dtype(DTYPES[stored])
+    shape, offsets = _integers(where, entry, "shape"), _integers(where, entry, "data_offsets")
+    if len(offsets) != 2:
+        raise ValueError(f"{where}: data_offsets: expected a pair, got {offsets}")
+    begin, end = offsets
+    size = math.prod(shape) * dtype.itemsize
+    if end - begin != size:
+        raise ValueError(f"{where}: expected {size} bytes, got {begin} to {end}")
     if end > len(content):  # cut off, as by a download that broke off
         found = path.stat().st_size
         least = found + end - len(content)
-        raise ValueError(f"{path}: {name}: expected a file of at least {least} bytes, got {found}")
+        raise ValueError(f"{where}: expected a file of at least {least} bytes, got {found}")
     tensor = content[begin:end]
     if tensor.ctypes.data % dtype.itemsize:
         tensor = tensor.copy()  # an old file without padding behind its header
-    return tensor.view(dtype).reshape(entry["shape"])
+    try:
+        return tensor.view(dtype).reshape(shape)
+    except (OverflowError, ValueError):  # too many axes, or none of its elements but a huge axis
+        raise ValueError(f"{where}: expected a shape of an array, got {shape}") from None
+
+
+def _integers(where, entry, name):
+    """Return a list of integers that are not negative."""
+    values = setting(where, entry, name, kind=list)
+    return [
+        options.integer(f"{where}: {name}", of_kind(f"{where}: {name}", each, int), 0)
+        for each in values
+    ]
 
 
 def _stored_dtype(name):
@@ -260,7 +281,7 @@ def load_tokenizer(directory: Path) -> Any:
 
 def heads_of(checkpoint: Checkpoint, width: int, name: str = "num_attention_heads") -> int:
     """Return the number of heads, which must divide `width`."""
-    heads = options.integer(f"config.json: {name}", checkpoint.value(name), 1)
+    heads = options.integer(f"config.json: {name}", checkpoint.value(name, kind=int), 1)
     if width % heads:
         raise ValueError(f"config.json: {name}: expected a divisor of {width}, got {heads}")
     return heads

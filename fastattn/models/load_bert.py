@@ -12,7 +12,8 @@ from fastattn.layers.feed_forward import FeedForward
 from fastattn.layers.multi_head import MultiHeadAttention
 from fastattn.layers.norms import LayerNorm
 from fastattn.models.bert import POOLINGS, Bert
-from fastattn.models.checkpoint import Checkpoint, heads_of, load_tokenizer, read_json
+from fastattn.models.checkpoint import Checkpoint, heads_of, load_tokenizer
+from fastattn.models.settings import of_kind, read_json, setting
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -99,25 +100,28 @@ def load_bert(directory: str | Path, *, dtype: npt.DTypeLike | None = None) -> B
     checkpoint = Checkpoint(directory, dtype)
     family = checkpoint.supported("model_type", tuple(FAMILIES))
     checkpoint.supported("position_embedding_type", ("absolute",), "absolute")
-    if checkpoint.config.get("is_decoder"):
+    if checkpoint.value("is_decoder", kind=bool, default=False):
         raise ValueError("config.json: is_decoder: expected an encoder, got true")
     names = FAMILIES[family]
-    width = checkpoint.value("hidden_size", "dim")
+    width = checkpoint.value("hidden_size", "dim", kind=int)
     wrapped = f"{names.prefix}embeddings.word_embeddings.weight" in checkpoint
     prefix = names.prefix if wrapped else ""
     layers = [
         _layer(checkpoint, names, f"{prefix}{names.layer.format(index)}", width)
-        for index in range(checkpoint.value("num_hidden_layers", "n_layers"))
+        for index in range(checkpoint.value("num_hidden_layers", "n_layers", kind=int))
     ]
-    positions = checkpoint.value("max_position_embeddings")
+    positions = checkpoint.value("max_position_embeddings", kind=int)
     # RoBERTa counts positions from behind the padding id.
-    first = checkpoint.value("pad_token_id", default=1) + 1 if names.prefix == "roberta." else 0
+    first = 0
+    if names.prefix == "roberta.":
+        first = checkpoint.value("pad_token_id", kind=int, default=1) + 1
     table, types = f"{prefix}embeddings.", None
     if family != "distilbert":
-        count = checkpoint.value("type_vocab_size")
+        count = checkpoint.value("type_vocab_size", kind=int)
         types = checkpoint.tensor(table + "token_type_embeddings.weight", count, width)
+    vocabulary = checkpoint.value("vocab_size", kind=int)
     embedding = Embedding(
-        checkpoint.tensor(table + "word_embeddings.weight", checkpoint.value("vocab_size"), width),
+        checkpoint.tensor(table + "word_embeddings.weight", vocabulary, width),
         checkpoint.tensor(table + "position_embeddings.weight", positions, width),
     )
     norm = _norm(checkpoint, table + "LayerNorm", width)
@@ -136,7 +140,7 @@ def _layer(checkpoint, names, prefix, width):
             checkpoint.tensor(f"{prefix}{name}.bias", outputs),
         )
 
-    hidden = checkpoint.value("intermediate_size", "hidden_dim")
+    hidden = checkpoint.value("intermediate_size", "hidden_dim", kind=int)
     activation = checkpoint.supported(
         "activation" if "activation" in checkpoint.config else "hidden_act", tuple(ACTIVATIONS)
     )
@@ -161,7 +165,7 @@ def _norm(checkpoint, name, width):
     return LayerNorm(
         checkpoint.tensor(name + ".weight", width),
         checkpoint.tensor(name + ".bias", width),
-        checkpoint.value("layer_norm_eps", default=1e-12),
+        checkpoint.value("layer_norm_eps", kind=float, default=1e-12),
     )
 
 
@@ -171,19 +175,23 @@ def _text_options(directory, longest):
     path = directory / "sentence_bert_config.json"
     if path.exists():
         limits = read_json(path)
-        found["max_tokens"] = min(longest, limits.get("max_seq_length") or longest)
-        found["lowercase"] = bool(limits.get("do_lower_case"))
+        most = setting(path, limits, "max_seq_length", kind=int, default=longest)
+        found["max_tokens"] = min(longest, most or longest)
+        found["lowercase"] = setting(path, limits, "do_lower_case", kind=bool, default=False)
     path = directory / "modules.json"
     if path.exists():
-        for module in read_json(path):
-            kind = module["type"].rsplit(".", 1)[-1]
+        for module in read_json(path, list):
+            module = of_kind(str(path), module, dict)
+            name = setting(path, module, "type", kind=str)
+            kind = name.rsplit(".", 1)[-1]
             if kind == "Pooling":
-                found["pooling"] = _pooling(directory / module["path"] / "config.json")
+                folder = setting(path, module, "path", kind=str)
+                found["pooling"] = _pooling(directory / folder / "config.json")
             elif kind == "Normalize":
                 found["normalize"] = True
             elif kind != "Transformer":
                 known = "Transformer, Pooling, Normalize"
-                raise ValueError(f"{path}: expected modules {known}, got {module['type']}")
+                raise ValueError(f"{path}: expected modules {known}, got {name}")
     return found
 
 

@@ -13,8 +13,9 @@ from fastattn.layers.multi_head import MultiHeadAttention
 from fastattn.layers.norms import RMSNorm
 from fastattn.layers.rotary import Rotary
 from fastattn.layers.rotary_scaling import KEYS, ORIGINAL
-from fastattn.models.checkpoint import Checkpoint, load_tokenizer, read_json
+from fastattn.models.checkpoint import Checkpoint, load_tokenizer
 from fastattn.models.llama import Llama
+from fastattn.models.settings import of_a_file, of_kind, read_json, setting
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -55,14 +56,16 @@ def load_llama(directory: str | Path, *, dtype: npt.DTypeLike | None = None) -> 
     """
     checkpoint = Checkpoint(directory, dtype)
     family = checkpoint.supported("model_type", FAMILIES)
-    width, count = checkpoint.value("hidden_size"), checkpoint.value("num_hidden_layers")
-    vocabulary = checkpoint.value("vocab_size")
+    width, count, vocabulary = (
+        checkpoint.value(name, kind=int)
+        for name in ("hidden_size", "num_hidden_layers", "vocab_size")
+    )
     rotary = _rotary(checkpoint)
     table = checkpoint.tensor("model.embed_tokens.weight", vocabulary, width)
     layers = [_layer(checkpoint, family, index, rotary) for index in range(count)]
     norm = _norm(checkpoint, "model.norm", width)
     head = None
-    if not checkpoint.value("tie_word_embeddings", default=False):
+    if not checkpoint.value("tie_word_embeddings", kind=bool, default=False):
         head = checkpoint.weight("lm_head", vocabulary, width)
     checkpoint.expect_used("model.", "rotary_emb.inv_freq")
     return Llama(
@@ -72,7 +75,9 @@ def load_llama(directory: str | Path, *, dtype: npt.DTypeLike | None = None) -> 
 
 
 def _layer(checkpoint, family, index, rotary):
-    width, hidden = checkpoint.value("hidden_size"), checkpoint.value("intermediate_size")
+    width, hidden = (
+        checkpoint.value(name, kind=int) for name in ("hidden_size", "intermediate_size")
+    )
     checkpoint.supported("hidden_act", ("silu", "swish"), "silu")
     prefix = f"model.layers.{index}."
 
@@ -80,7 +85,7 @@ def _layer(checkpoint, family, index, rotary):
         weight = checkpoint.weight(prefix + name, outputs, inputs)
         return weight, checkpoint.tensor(f"{prefix}{name}.bias", outputs) if bias else None
 
-    bias = checkpoint.value("mlp_bias", default=False)
+    bias = checkpoint.value("mlp_bias", kind=bool, default=False)
     w_gate, b_gate = pair("mlp.gate_proj", hidden, width, bias)
     w_in, b_in = pair("mlp.up_proj", hidden, width, bias)
     w_out, b_out = pair("mlp.down_proj", width, hidden, bias)
@@ -94,13 +99,12 @@ def _layer(checkpoint, family, index, rotary):
 
 
 def _attention(checkpoint, family, index, rotary, pair):
-    width = checkpoint.value("hidden_size")
-    heads = options.integer(
-        "config.json: num_attention_heads", checkpoint.value("num_attention_heads"), 1
-    )
-    kv_heads = checkpoint.value("num_key_value_heads", default=heads)
-    depth = checkpoint.value("head_dim", default=width // heads)
-    bias = checkpoint.value("attention_bias", default=False)
+    width = checkpoint.value("hidden_size", kind=int)
+    name = "num_attention_heads"
+    heads = options.integer(f"config.json: {name}", checkpoint.value(name, kind=int), 1)
+    kv_heads = checkpoint.value("num_key_value_heads", kind=int, default=heads)
+    depth = checkpoint.value("head_dim", kind=int, default=width // heads)
+    bias = checkpoint.value("attention_bias", kind=bool, default=False)
     in_bias, out_bias = (True, False) if family == "qwen2" else (bias, bias)
     w_q, b_q = pair("self_attn.q_proj", heads * depth, width, in_bias)
     w_k, b_k = pair("self_attn.k_proj", kv_heads * depth, width, in_bias)
@@ -119,28 +123,31 @@ def _attention(checkpoint, family, index, rotary, pair):
 def _norm(checkpoint, name, width):
     return RMSNorm(
         checkpoint.tensor(name + ".weight", width),
-        checkpoint.value("rms_norm_eps", default=1e-6),
+        checkpoint.value("rms_norm_eps", kind=float, default=1e-6),
     )
 
 
 def _window(checkpoint, family, index):
     """Return the sliding window of a layer: a token sees itself and the size - 1 before it."""
-    size = checkpoint.config.get("sliding_window")
-    if family == "llama" or size is None:
+    size = checkpoint.value("sliding_window", kind=int, default=None)
+    used = family == "mistral" or checkpoint.value("use_sliding_window", kind=bool, default=False)
+    if family == "llama" or size is None or not used:
         return None
-    if family != "mistral" and not checkpoint.config.get("use_sliding_window"):
-        return None
-    kinds = checkpoint.config.get("layer_types")
+    kinds = checkpoint.value("layer_types", kind=list, default=None)
     if kinds is not None:
+        count = checkpoint.value("num_hidden_layers")
+        if len(kinds) < count:
+            expected = f"{count}, one for each layer"
+            raise ValueError(f"config.json: layer_types: expected {expected}, got {len(kinds)}")
         slides = kinds[index] == "sliding_attention"
     else:
-        slides = family == "mistral" or index >= checkpoint.value("max_window_layers")
+        slides = family == "mistral" or index >= checkpoint.value("max_window_layers", kind=int)
     return (size - 1, 0) if slides else None
 
 
 def _rotary(checkpoint):
     """Return the rotary settings, which older and newer files keep in different places."""
-    found = dict(checkpoint.value("rope_parameters", "rope_scaling", default={}))
+    found = dict(checkpoint.value("rope_parameters", "rope_scaling", kind=dict, default={}))
     base = found.pop("rope_theta", None) or checkpoint.value("rope_theta", default=10000.0)
     share = found.pop("partial_rotary_factor", None)
     share = share or checkpoint.value("partial_rotary_factor", default=1.0)
@@ -148,21 +155,23 @@ def _rotary(checkpoint):
         raise ValueError(f"config.json: partial_rotary_factor: expected 1, got {share}")
     kind = found.pop("type", None)
     kind = found.pop("rope_type", None) or kind or "default"
-    if kind not in KEYS:
+    if of_kind("config.json: rope_type", kind, str) not in KEYS:
         known = ", ".join(KEYS)
         raise ValueError(f"config.json: rope_type: expected one of {known}, got {kind}")
     if kind == "dynamic":
         found[ORIGINAL] = checkpoint.value("max_position_embeddings")
     elif ORIGINAL in KEYS[kind][0]:
         found.setdefault(ORIGINAL, checkpoint.value(ORIGINAL, "max_position_embeddings"))
-    return Rotary(float(base), {"rope_type": kind, **found})
+    base = of_kind("config.json: rope_theta", base, float)
+    with of_a_file():
+        return Rotary(base, {"rope_type": kind, **found})
 
 
 def _stop_ids(checkpoint):
     path = checkpoint.directory / "generation_config.json"
-    found = read_json(path).get("eos_token_id") if path.exists() else None
+    found = setting(path, read_json(path), "eos_token_id", default=None) if path.exists() else None
     if found is None:
-        found = checkpoint.config.get("eos_token_id")
+        found = checkpoint.value("eos_token_id", default=None)
     if found is None:
         return ()
     return tuple(found) if isinstance(found, list) else (found,)
