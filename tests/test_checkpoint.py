@@ -202,3 +202,9 @@ def test_none_is_a_default(tmp_path):
     assert checkpoint.supported("null", (None, 1), default=None) is None
     with pytest.raises(ValueError, match=r"config.json: expected null or other, there is none"):
         checkpoint.value("null", "other")
+
+
+def test_repr(tmp_path):
+    write(tmp_path, {"a": np.zeros(2, np.float32), "b": np.zeros(3, np.float32)})
+    assert repr(Checkpoint(tmp_path)) == f"<Checkpoint {tmp_path}, 2 tensors, as stored>"
+    assert repr(Checkpoint(tmp_path, "float64")) == f"<Checkpoint {tmp_path}, 2 tensors, float64>"

@@ -73,6 +73,10 @@ class Checkpoint:
         hint = f" ({pickled[0].name} is a pickle: convert it to safetensors)" if pickled else ""
         raise FileNotFoundError(f"{self.directory}: expected {WEIGHTS} or {INDEX}{hint}")
 
+    def __repr__(self) -> str:
+        dtype = "as stored" if self.dtype is None else self.dtype.name
+        return f"<Checkpoint {self.directory}, {len(self._tensors)} tensors, {dtype}>"
+
     def value(self, *names: str, kind: type | None = None, default: Any = REQUIRED) -> Any:
         """Return the value of the first of these names that config.json has, not null.
 
