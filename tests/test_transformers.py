@@ -321,9 +321,22 @@ def test_mask_of_two_axes():
 def test_mask_that_a_model_changed():
     query = torch.zeros(2, 4, 5, 8)
     mask = fastattn.transformers.attention_mask(2, 5, 5, config=transformers.LlamaConfig())
-    for changed in mask[:, 0], mask + torch.ones(5, dtype=torch.int64), mask.long():
-        with pytest.raises(ValueError, match=r"^attention_mask: expected "):
+    with pytest.raises(ValueError, match=r"^attention_mask: expected shape"):
+        fastattn.transformers.attend(None, query, query, query, mask[:, 0])
+    for changed in mask + torch.ones(5, dtype=torch.int64), mask.long(), torch.ones(2, 5).long():
+        with pytest.raises(TypeError, match=r"^attention_mask: expected a table .* torch.int64 of"):
             fastattn.transformers.attend(None, query, query, query, changed)
+
+
+@pytest.mark.parametrize("name", ["output_attentions", "position_bias"])
+def test_packed_sequences_have_neither_weights_nor_bias(name):
+    query = torch.zeros(1, 4, 5, 8)
+    options = {name: True if name == "output_attentions" else torch.zeros(1, 4, 5, 5)}
+    cuts = torch.tensor([0, 2, 5])
+    with pytest.raises(NotImplementedError, match=rf"^{name}: expected nothing with packed"):
+        fastattn.transformers.attend(
+            None, query, query, query, None, cu_seq_lens_q=cuts, cu_seq_lens_k=cuts, **options
+        )
 
 
 def test_name():

@@ -24,12 +24,16 @@ def attend(
         (B, Hq, L, D), (B, Hkv, S, D), (B, Hkv, S, Dv): grouped heads are not repeated.
     attention_mask : Tensor or None
         What the mask function made, or a table (B, H, L, S) of bool or float. It says everything
-        about causality and windows. Where it is None, `is_causal` (aligned at the top left, as in
-        torch) and `sliding_window` do.
+        about causality and windows. Where it is None, `is_causal` and `sliding_window` do.
     dropout : float
         Must be 0.
     scaling, softcap, s_aux, position_bias
         Scale, softcap, sinks and an additive bias (1 or B, H, L, S).
+    is_causal : bool, optional
+        Aligned at the top left, as in torch; a single query stands at the end. Default: that of
+        the layer, True if it has none. Without effect beside a mask.
+    sliding_window : int, optional
+        A query sees the keys fewer than so many places from its own. Without effect beside a mask.
     cu_seq_lens_q, cu_seq_lens_k : Tensor, optional
         Where packed sequences begin and end, if there is no mask to say so.
     cache : None
@@ -42,14 +46,16 @@ def attend(
     out : Tensor, (B, L, Hq, Dv)
     weights : Tensor, (B, Hq, L, S), or None
         With ``output_attentions=True`` the whole table, made for looking at; it has no gradient.
+        Not for packed sequences.
 
     Raises
     ------
     NotImplementedError
-        Dropout, continuous batching with its paged cache, or what sparse models and such with sinks
-        for each query pass: ``indices``, ``block_indices``, ``sinks``.
+        Dropout, continuous batching with its paged cache, ``output_attentions=True`` or
+        `position_bias` with packed sequences, or what sparse models and such with sinks for each
+        query pass: ``indices``, ``block_indices``, ``sinks``.
     TypeError, ValueError
-        As `fastattn.torch.attention`.
+        As `fastattn.torch.attention`; or a mask of another dtype or shape.
     """
     _refuse(dropout, cache, kwargs)
     options = {"scale": scaling, "softcap": softcap or 0.0, "sinks": s_aux}
@@ -94,13 +100,13 @@ def _refuse(dropout, cache, options):
 def _table(mask):
     """A mask that a model or the user made, or made out of ours."""
     shape = tuple(mask.shape)
-    if mask.ndim != 4:
-        raise ValueError(f"attention_mask: expected shape (B, H, L, S), got {shape}")
     if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise ValueError(
+        raise TypeError(
             "attention_mask: expected a table (B, H, L, S) of bool or float, or what the mask "
             f"function of fastattn made, got {mask.dtype} of shape {shape}"
         )
+    if mask.ndim != 4:
+        raise ValueError(f"attention_mask: expected shape (B, H, L, S), got {shape}")
     return mask
 
 
