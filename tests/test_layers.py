@@ -152,6 +152,11 @@ def test_factor_of_yarn_is_that_of_cosines_and_of_sines():
     np.testing.assert_allclose(np.hypot(turn.cos, turn.sin), 0.7)
 
 
+def test_frequencies_of_an_odd_number_of_features():
+    with pytest.raises(ValueError, match=r"^dim: expected an even number, got 7"):
+        layers.rotary_frequencies(7)
+
+
 @pytest.mark.parametrize("length", [1, 64, 65, 200])
 def test_dynamic_scaling_matches_transformers(length):
     config = hf_rope_config({"rope_type": "dynamic", "factor": 2.0})

@@ -16,7 +16,7 @@ from fastattn import _check_options as options
 from fastattn._rotary import turned
 from fastattn.layers import _check
 from fastattn.layers._repr import short_repr
-from fastattn.layers.rotary_scaling import rotary_frequencies
+from fastattn.layers.rotary_scaling import even, rotary_frequencies
 
 
 def rotary_embedding(
@@ -81,7 +81,7 @@ class Rotary:
     def __post_init__(self) -> None:
         options.flag("interleaved", self.interleaved)
         if self.rotary_dim is not None:
-            _even(options.integer("rotary_dim", self.rotary_dim, 2))
+            even("rotary_dim", options.integer("rotary_dim", self.rotary_dim, 2))
         rotary_frequencies(self.rotary_dim or 2, self.base, self.scaling)  # checks the two
 
     def at(self, positions: npt.NDArray, depth: int) -> "Rotation":
@@ -103,18 +103,12 @@ class Rotary:
         if positions.ndim < 1:
             raise ValueError("positions: expected shape (tokens,) or (batch, tokens), got ()")
         dim = options.integer("depth", depth, 1) if self.rotary_dim is None else self.rotary_dim
-        if _even(dim) > depth:
+        if even("rotary_dim", dim) > depth:
             raise ValueError(f"rotary_dim: expected at most {depth}, the features, got {dim}")
         length = int(positions.max()) + 1 if positions.size else 0
         frequencies, size = rotary_frequencies(dim, self.base, self.scaling, length=length)
         angle = positions[..., None] * frequencies
         return Rotation(self, depth, size * np.cos(angle), size * np.sin(angle))
-
-
-def _even(dim):
-    if dim % 2:
-        raise ValueError(f"rotary_dim: expected an even number, got {dim}")
-    return dim
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,8 +42,10 @@ def rotary_frequencies(
     "ntk"       base * f^(dim / (dim - 2)), so that high frequencies hardly change (bloc97 2023)
     "dynamic"   "ntk" with factor ``f length / L - (f - 1)`` once `length` passes L (emozilla 2023)
     "yarn"      linear for slow pairs, unscaled for fast ones, a ramp between the pairs that turn
-                beta_slow and beta_fast times in L; cosines and sines grow by
-                ``0.1 ln f + 1`` or "attention_factor" (Peng et al. 2023, arXiv:2309.00071)
+                "beta_slow" (1) and "beta_fast" (32) times in L, widened to whole pairs unless
+                "truncate" (true) is false; cosines and sines grow by "attention_factor", else by
+                m(mscale) / m(mscale_all_dim) if both are there, else by m(1), where
+                ``m(s) = 0.1 s ln f + 1``, 1 for f <= 1 (Peng et al. 2023, arXiv:2309.00071)
     "llama3"    linear for wavelengths above ``L / low_freq_factor``, unscaled for those below
                 ``L / high_freq_factor``, a ramp between (Llama 3.1)
     =========== =================================================================================
@@ -68,10 +70,13 @@ def rotary_frequencies(
 
     Raises
     ------
+    TypeError
+        A wrong type, also of a value of `scaling`, or no "rope_type" in it.
     ValueError
-        An unknown type, a missing key, a key that the type does not have, or a value out of range.
+        An odd `dim`, an unknown type, a missing key, a key that the type does not have, or a value
+        out of range.
     """
-    dim = options.integer("dim", dim, 2)
+    dim = even("dim", options.integer("dim", dim, 2))
     base = options.number("base", base)
     if base <= 1:
         raise ValueError(f"base: expected a number above 1, got {base:g}")
@@ -86,6 +91,13 @@ def rotary_frequencies(
     if kind == "llama3":
         return _llama3(frequencies, values), 1.0
     return frequencies, 1.0
+
+
+def even(name: str, value: int) -> int:
+    """Return an integer, known to be even: features turn in pairs."""
+    if value % 2:
+        raise ValueError(f"{name}: expected an even number, got {value}")
+    return value
 
 
 def _powers(dim, base):
