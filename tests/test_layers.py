@@ -157,6 +157,11 @@ def test_frequencies_of_an_odd_number_of_features():
         layers.rotary_frequencies(7)
 
 
+def test_equal_settings_have_one_hash():
+    rotary, same = layers.Rotary(500.0, YARN), layers.Rotary(500.0, dict(YARN))
+    assert rotary == same and len({rotary, same, layers.Rotary(500.0)}) == 2
+
+
 @pytest.mark.parametrize("length", [1, 64, 65, 200])
 def test_dynamic_scaling_matches_transformers(length):
     config = hf_rope_config({"rope_type": "dynamic", "factor": 2.0})

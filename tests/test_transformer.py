@@ -320,6 +320,11 @@ def test_samples_follow_the_probabilities():
     assert shares[1] == 0
 
 
+def test_samplers_of_equal_settings_are_equal():
+    assert layers.Sampler(0.5, 3, 0.9, 1) == layers.Sampler(0.5, 3, 0.9, 1)
+    assert layers.Sampler(0.5) != layers.Sampler()
+
+
 def test_decode_ends_each_sequence_by_itself():
     """A model whose next token is one more than the last; 7 ends a sequence."""
     asked = []

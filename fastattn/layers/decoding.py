@@ -56,7 +56,7 @@ class Sampler:
     top_k: int | None = None
     top_p: float | None = None
     seed: int | np.random.Generator | None = None
-    _random: np.random.Generator = field(init=False, repr=False)
+    _random: np.random.Generator = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if options.number("temperature", self.temperature) <= 0:

@@ -6,7 +6,7 @@ q_i . k_j depends on i - j alone (Su et al. 2021, arXiv:2104.09864, section 3.2.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ class Rotary:
     """
 
     base: float = 10000.0
-    scaling: Mapping[str, Any] | None = None
+    scaling: Mapping[str, Any] | None = field(default=None, hash=False)  # a dict has no hash
     interleaved: bool = False
     rotary_dim: int | None = None
 
