@@ -114,9 +114,11 @@ def patch_sdpa():
     Calls on the CPU in float32, float16, bfloat16 and float64, also those that
     `torch.nn.MultiheadAttention` and the transformer layers make: their fast path, which calls
     another kernel, is off meanwhile. Left to torch: other devices, dropout, calls that a gradient
-    flows through or torch.func transforms, torch.jit.script, nested tensors, other subclasses,
-    masks together with `is_causal`, a `scale` that is no finite number, more than 8 axes, lazily
-    negated tensors, and memory that is not aligned. What imported the function by name before
+    flows through or torch.func transforms, torch.jit.script, nested and sparse tensors, other
+    subclasses, empty tensors, inputs of different dtypes, masks together with `is_causal`, of fewer
+    than 2 axes or more than the inputs, or of a dtype other than bool, float32 and the inputs', a
+    `scale` that is no finite number, more than 8 axes, lazily negated tensors, and memory that is
+    not aligned. What imported the function by name before
     (``from torch.nn.functional import scaled_dot_product_attention``) keeps torch's.
 
     Returns
