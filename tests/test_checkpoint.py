@@ -43,8 +43,9 @@ def test_conversion_is_asked_for(tmp_path, rng):
     found = Checkpoint(tmp_path, np.float32).tensor("a", 3, 4)
     assert found.dtype == np.float32 and found.flags.owndata
     np.testing.assert_array_equal(found, tensor.astype(np.float32))
-    with pytest.raises(TypeError, match="dtype: expected None, float32 or float64, got float16"):
-        Checkpoint(tmp_path, np.float16)
+    for wrong, name in (np.float16, "float16"), (">f4", "byte-swapped"), ("no", "'no'"):
+        with pytest.raises(TypeError, match=f"^dtype: expected float32 or float64, got {name}"):
+            Checkpoint(tmp_path, wrong)
 
 
 def test_shards(tmp_path):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as options
 from fastattn.layers.projections import widened
 from fastattn.models.settings import REQUIRED, of_kind, parsed, read_json, setting
@@ -51,9 +52,7 @@ class Checkpoint:
 
     def __init__(self, directory: str | Path, dtype: npt.DTypeLike | None = None) -> None:
         self.directory = Path(directory)
-        self.dtype = None if dtype is None else np.dtype(dtype)
-        if self.dtype not in (None, np.dtype(np.float32), np.dtype(np.float64)):
-            raise TypeError(f"dtype: expected None, float32 or float64, got {self.dtype}")
+        self.dtype = None if dtype is None else dtypes.named(dtype, ("float32", "float64"))
         self.config = read_json(self.directory / "config.json")
         self._tensors: dict[str, npt.NDArray] = {}
         for path in self._files():
