@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fastattn.models import Checkpoint
-from fastattn.models.checkpoint import map_safetensors
+from fastattn.models.checkpoint import load_tokenizer, map_safetensors
 
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
 
@@ -194,6 +194,15 @@ def test_values_of_another_kind(tmp_path, found, kind, message):
     assert checkpoint.value("b", "a") == found
     with pytest.raises(ValueError, match=f"config.json: a: {message}"):
         checkpoint.value("b", "a", kind=kind)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}"])
+def test_damaged_tokenizer(tmp_path, content):
+    pytest.importorskip("tokenizers")
+    assert load_tokenizer(tmp_path) is None
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ValueError, match=r"tokenizer.json: expected a tokenizer, \w+"):
+        load_tokenizer(tmp_path)
 
 
 def test_none_is_a_default(tmp_path):

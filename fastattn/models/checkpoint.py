@@ -269,7 +269,15 @@ def _stored_dtype(name):
 
 
 def load_tokenizer(directory: Path) -> Any:
-    """Return the tokenizer of tokenizer.json, a ``tokenizers.Tokenizer``, or None without one."""
+    """Return the tokenizer of tokenizer.json, a ``tokenizers.Tokenizer``, or None without one.
+
+    Raises
+    ------
+    ImportError
+        There is one, but not the package tokenizers.
+    ValueError
+        The file is damaged.
+    """
     path = directory / "tokenizer.json"
     if not path.exists():
         return None
@@ -277,7 +285,10 @@ def load_tokenizer(directory: Path) -> Any:
         import tokenizers
     except ImportError:
         raise ImportError("tokenizer.json needs tokenizers: pip install tokenizers") from None
-    tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # what the package raises is no kind of its own
+        raise ValueError(f"{path}: expected a tokenizer, {error}") from None
     tokenizer.no_padding()
     return tokenizer
 
