@@ -36,6 +36,13 @@ def relu(x: npt.NDArray, *, out: npt.NDArray | None = None) -> npt.NDArray:
     Returns
     -------
     ndarray, (...)
+
+    Raises
+    ------
+    TypeError
+        x is neither float32 nor float64, or out of another dtype.
+    ValueError
+        out is of another shape, not C-contiguous or read-only. Nothing is written.
     """
     return apply_in_blocks(_relu, _check.activations("x", x), out)
 
@@ -59,6 +66,14 @@ def gelu(
     Returns
     -------
     ndarray, (...)
+
+    Raises
+    ------
+    TypeError
+        x is neither float32 nor float64, or out of another dtype.
+    ValueError
+        Another `approximate`; or out is of another shape, not C-contiguous or read-only.
+        Nothing is written.
     """
     options.choice("approximate", approximate, ("none", "tanh"))
     x = _check.activations("x", x)
@@ -80,6 +95,13 @@ def silu(x: npt.NDArray, *, out: npt.NDArray | None = None) -> npt.NDArray:
     Returns
     -------
     ndarray, (...)
+
+    Raises
+    ------
+    TypeError
+        x is neither float32 nor float64, or out of another dtype.
+    ValueError
+        out is of another shape, not C-contiguous or read-only. Nothing is written.
     """
     return apply_in_blocks(_silu, _check.activations("x", x), out)
 

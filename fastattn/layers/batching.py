@@ -60,6 +60,13 @@ def pad(rows: Sequence[npt.NDArray], pad_id: int = 0) -> tuple[npt.NDArray, npt.
     -------
     ids : ndarray of int64, (batch, longest)
     lengths : ndarray of int64, (batch,)
+
+    Raises
+    ------
+    TypeError
+        A row or `pad_id` that is not of integers.
+    ValueError
+        A row that is not (tokens,), or a number beyond 64 bits.
     """
     rows = _of_int64(rows)
     [pad_id] = options.per_batch("pad_id", pad_id, (), INT64.min, INT64.max).tolist()
@@ -82,6 +89,13 @@ def pack(rows: Sequence[npt.NDArray]) -> tuple[npt.NDArray, npt.NDArray]:
     ids : ndarray of int64, (total tokens,)
     cu_seqlens : ndarray of int64, (batch + 1,)
         Sequence b is ids[cu_seqlens[b]:cu_seqlens[b + 1]].
+
+    Raises
+    ------
+    TypeError
+        A row that is not of integers.
+    ValueError
+        A row that is not (tokens,), or a number beyond 64 bits.
     """
     rows = _of_int64(rows)
     borders = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)

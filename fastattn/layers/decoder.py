@@ -40,6 +40,13 @@ class DecoderLayer:
         `LayerNorm` or `RMSNorm`. Default: none.
     norm_first : bool
         Pre norm, ``x + f(norm(x))``; else post norm, ``norm(x + f(x))``.
+
+    Raises
+    ------
+    TypeError
+        A part that cannot be called, or `norm_first` is no bool.
+    ValueError
+        Self-attention that is not causal, or cross-attention that is.
     """
 
     self_attention: MultiHeadAttention
@@ -102,6 +109,12 @@ class DecoderLayer:
         weights : tuple of ndarray
             With `need_weights`: the pattern of the self-attention, (..., heads, tokens, keys), and
             that of the cross-attention or None.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As of the call of `MultiHeadAttention`; or a memory without cross-attention, or none
+            with it. The cache holds what it held before.
         """
         if (memory is None) != (self.cross_attention is None):
             expected = "None without" if self.cross_attention is None else "an array with"
@@ -158,6 +171,11 @@ class Decoder:
     layers : sequence of DecoderLayer
     norm : callable, optional
         After the last layer, as pre norm needs it.
+
+    Raises
+    ------
+    TypeError
+        layers is no sequence, or a part cannot be called.
     """
 
     layers: Sequence[DecoderLayer]
@@ -243,6 +261,12 @@ class Decoder:
         y : ndarray, shape of x
         weights : list of tuple
             With `need_weights`: the patterns of each layer.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As of the call of `DecoderLayer`, or not one cache or (k, v) for each layer. The
+            caches hold what they held before.
         """
         if isinstance(memory, tuple):  # (k, v) is what a single layer takes
             raise TypeError("memory: expected an array or a list of (k, v), got tuple")

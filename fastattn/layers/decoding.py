@@ -50,6 +50,11 @@ class Sampler:
         al. 2020, arXiv:1904.09751), counted after `top_k`.
     seed : int or numpy.random.Generator, optional
         The same seed draws the same tokens.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A setting of a wrong type or out of range.
     """
 
     temperature: float = 1.0
@@ -186,6 +191,12 @@ def decode(
     ------
     ndarray of int64, (batch,)
         -1 for a sequence that ended before.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Prompts, `max_new_tokens` or `stop_ids` of a wrong type or out of range; not before the
+        first token is asked for.
     """
     rows, _ = sequences("prompts", prompts)
     stops = _check.stop_ids(stop_ids)

@@ -24,6 +24,11 @@ class Embedding:
         P: a learned table, or that of `sinusoidal_positions`. Default: none.
     scale : float
         ``sqrt(D_model)`` in the paper.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A table or scale of a wrong type or shape.
     """
 
     table: npt.NDArray
@@ -54,6 +59,13 @@ class Embedding:
         Returns
         -------
         ndarray, (..., tokens, D_model)
+
+        Raises
+        ------
+        TypeError
+            Ids or positions that are no integers.
+        ValueError
+            Numbers that the tables do not have, or positions of a shape that does not go with ids.
         """
         ids = _check.token_ids("ids", ids, len(self.table))
         if self.positions is not None:

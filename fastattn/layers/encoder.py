@@ -30,6 +30,11 @@ class EncoderLayer:
         `LayerNorm` or `RMSNorm`. Default: none.
     norm_first : bool
         Pre norm, ``x + f(norm(x))``; else post norm, ``norm(x + f(x))``.
+
+    Raises
+    ------
+    TypeError
+        A part that cannot be called, or `norm_first` is no bool.
     """
 
     attention: MultiHeadAttention
@@ -75,6 +80,11 @@ class EncoderLayer:
         y : ndarray, shape of x
         weights : ndarray, (..., heads, tokens, tokens)
             With `need_weights`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As of the call of `MultiHeadAttention`, or a part changes shape or dtype.
         """
         patterns = []
 
@@ -103,6 +113,11 @@ class Encoder:
     layers : sequence of EncoderLayer
     norm : callable, optional
         After the last layer, as pre norm needs it.
+
+    Raises
+    ------
+    TypeError
+        layers is no sequence, or a part cannot be called.
     """
 
     layers: Sequence[EncoderLayer]
@@ -127,6 +142,11 @@ class Encoder:
         y : ndarray, shape of x
         weights : list of ndarray, (..., heads, tokens, tokens)
             With `need_weights`: the attention pattern of each layer.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As of the call of `EncoderLayer`.
         """
         patterns = []
         for layer in self.layers:

@@ -32,6 +32,11 @@ class EncoderDecoder:
     w_head : ndarray, (D_model, vocabulary), optional
         From the decoder's output to logits. Default: the target table, transposed (section 3.4).
     b_head : ndarray, (vocabulary,), optional
+
+    Raises
+    ------
+    TypeError, ValueError
+        A head of a wrong type or shape, or decoder layers without cross-attention.
     """
 
     encoder: Encoder
@@ -113,6 +118,14 @@ class EncoderDecoder:
         -------
         ndarray of int64, (tokens,)
             Or a list of them, for several sources.
+
+        Raises
+        ------
+        TypeError
+            Ids or numbers that are no integers.
+        ValueError
+            No source, one without a token, a number that a table does not have, or
+            `max_new_tokens` below 0.
         """
         return self._generate(source_ids, greedy, begin_id, max_new_tokens, stop_ids)
 
@@ -141,6 +154,11 @@ class EncoderDecoder:
         -------
         ndarray of int64, (tokens,)
             Or a list of them, for several sources.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As of `greedy` and `Sampler`.
         """
         sampler = Sampler(temperature, top_k, top_p, seed)
         return self._generate(source_ids, sampler, begin_id, max_new_tokens, stop_ids)

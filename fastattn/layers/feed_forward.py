@@ -44,6 +44,13 @@ def feed_forward(
     Returns
     -------
     ndarray, (..., outputs)
+
+    Raises
+    ------
+    TypeError
+        x is neither float32 nor float64, or a weight is wider than x.
+    ValueError
+        A shape does not fit, another activation, or `b_gate` without `w_gate`.
     """
     _check_parameters(w_in, w_out, b_in, b_out, w_gate, b_gate, activation)
     return _transformed(x, w_in, w_out, b_in, b_out, w_gate, b_gate, activation)
@@ -82,6 +89,11 @@ class FeedForward:
     ----------
     w_in, w_out, b_in, b_out, w_gate, b_gate, activation
         As in `feed_forward`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Parameters of a wrong type, or that do not fit one another.
     """
 
     w_in: npt.NDArray
@@ -110,6 +122,11 @@ class FeedForward:
         Returns
         -------
         ndarray, (..., outputs)
+
+        Raises
+        ------
+        TypeError, ValueError
+            As of `feed_forward`.
         """
         return _transformed(
             x, self.w_in, self.w_out, self.b_in, self.b_out, self.w_gate, self.b_gate,

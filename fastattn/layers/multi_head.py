@@ -54,6 +54,11 @@ class MultiHeadAttention:
         Query i attends to keys j <= i. Not for cross-attention.
     window_size, scale, softcap, alibi_slopes, sinks
         As in `fastattn.attention`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Of a wrong type, or shapes that do not fit one another.
     """
 
     w_q: npt.NDArray
@@ -234,6 +239,8 @@ class MultiHeadAttention:
 
         Raises
         ------
+        TypeError
+            A wrong type, or activations or weights of dtypes that do not go together.
         ValueError
             A combination that means nothing, such as a cache for cross-attention; a wrong shape.
             The cache holds what it held before, whatever is raised.

@@ -36,6 +36,13 @@ def layer_norm(
     Returns
     -------
     ndarray, (..., features)
+
+    Raises
+    ------
+    TypeError
+        x is neither float32 nor float64, or a parameter is wider than x.
+    ValueError
+        A shape does not fit, or eps is below 0.
     """
     x, (weight, bias), eps = _arguments(x, eps, weight=weight, bias=bias)
 
@@ -69,6 +76,13 @@ def rms_norm(
     Returns
     -------
     ndarray, (..., features)
+
+    Raises
+    ------
+    TypeError
+        x is neither float32 nor float64, or a parameter is wider than x.
+    ValueError
+        A shape does not fit, or eps is below 0.
     """
     x, (weight,), eps = _arguments(x, eps, weight=weight)
 
@@ -124,6 +138,11 @@ class LayerNorm:
         Returns
         -------
         ndarray, (..., features)
+
+        Raises
+        ------
+        TypeError, ValueError
+            As of `layer_norm`, also of the parameters.
         """
         return layer_norm(x, self.weight, self.bias, eps=self.eps)
 
@@ -154,5 +173,10 @@ class RMSNorm:
         Returns
         -------
         ndarray, (..., features)
+
+        Raises
+        ------
+        TypeError, ValueError
+            As of `rms_norm`, also of the parameters.
         """
         return rms_norm(x, self.weight, eps=self.eps)

@@ -41,6 +41,13 @@ def sinusoidal_positions(
     -------
     ndarray, (length, dim)
 
+    Raises
+    ------
+    TypeError
+        A number of a wrong type, or another dtype.
+    ValueError
+        A number out of range.
+
     Examples
     --------
     >>> sinusoidal_positions(2, 4, start=1).round(3)
@@ -78,6 +85,13 @@ def alibi_slopes(heads: int) -> npt.NDArray:
     -------
     ndarray, (heads,)
         float32.
+
+    Raises
+    ------
+    TypeError
+        heads is no integer.
+    ValueError
+        heads is below 1.
 
     Examples
     --------

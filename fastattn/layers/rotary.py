@@ -53,6 +53,13 @@ def rotary_embedding(
     ndarray, (..., tokens, depth)
         In x's memory order. Angles are formed in float64.
 
+    Raises
+    ------
+    TypeError
+        x is neither float32 nor float64, or positions or a setting of a wrong type.
+    ValueError
+        Positions that do not go with x, or a setting out of range.
+
     Examples
     --------
     >>> x = np.array([[1.0, 0.0]])
@@ -71,6 +78,11 @@ class Rotary:
     ----------
     base, scaling, interleaved, rotary_dim
         As in `rotary_embedding`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A setting of a wrong type or out of range, as of `rotary_frequencies`.
     """
 
     base: float = 10000.0
@@ -98,6 +110,13 @@ class Rotary:
         Returns
         -------
         Rotation
+
+        Raises
+        ------
+        TypeError
+            positions or depth are no integers.
+        ValueError
+            positions without an axis; or depth is below `rotary_dim`, or odd without it.
         """
         positions = _check.indices("positions", positions)
         if positions.ndim < 1:

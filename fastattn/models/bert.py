@@ -112,6 +112,14 @@ class Bert:
         Returns
         -------
         ndarray, (..., tokens, D_model)
+
+        Raises
+        ------
+        TypeError
+            ids, cu_seqlens or type_ids that are no integers.
+        ValueError
+            Numbers that the tables do not have, more tokens than positions, `type_ids` of a model
+            without types, or a shape that does not fit.
         """
         ids = _check.token_ids("ids", ids, len(self.embedding.table))
         if cu_seqlens is not None:
@@ -153,6 +161,11 @@ class Bert:
         -------
         ndarray, (..., tokens, D_model)
             And the attention pattern of each layer, with `need_weights`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As of `embed`, or of the call of `MultiHeadAttention`.
         """
         x = self.embed(ids, cu_seqlens=cu_seqlens, type_ids=type_ids)
         return self.encoder(x, lengths=lengths, cu_seqlens=cu_seqlens, **encoder_options)
@@ -200,6 +213,11 @@ class Bert:
         -------
         ndarray, (texts, D_model), or (D_model,) for one str
             float32 (float64 for a float64 model), of length 1 with `normalize`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As of `tokenize`, or `batch_tokens` below 1.
         """
         alone = isinstance(texts, str)
         rows = self.tokenize([texts] if isinstance(texts, str) else texts)
@@ -262,6 +280,11 @@ class Bert:
         tokens : list of str
         weights : ndarray, (layers, heads, tokens, tokens)
             Row i is what token i took; it sums to 1.
+
+        Raises
+        ------
+        ValueError
+            The model has no tokenizer.
         """
         [encoding] = self._encodings([text])
         _, patterns = self(np.array([encoding.ids]), need_weights=True)

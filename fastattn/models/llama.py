@@ -37,6 +37,11 @@ class Llama:
     stop_ids : collection of int
         Tokens that end a sequence, unless a call says otherwise.
     tokenizer : tokenizers.Tokenizer, optional
+
+    Raises
+    ------
+    TypeError, ValueError
+        A head of a wrong type or shape.
     """
 
     embedding: Embedding
@@ -96,6 +101,12 @@ class Llama:
         Returns
         -------
         ndarray, (batch, tokens, vocabulary), or (batch, vocabulary) with `last_only`
+
+        Raises
+        ------
+        TypeError, ValueError
+            Ids, lengths or caches of a wrong type, shape or range, or more tokens than the caches
+            have room for. The caches hold what they held before.
         """
         check_caches(caches, len(self.decoder.layers))
         x = self.embedding(ids)
@@ -154,6 +165,11 @@ class Llama:
         -------
         ndarray of int64, (tokens,)
             Without the prompt; or a list of them, for several prompts.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As of `stream`. The caches hold what they held before.
         """
         rows, alone = sequences("prompt_ids", prompt_ids)
         stream = self._stream(
@@ -186,6 +202,12 @@ class Llama:
         ------
         ndarray of int64, (batch,)
             -1 for a sequence that has ended.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Of wrong prompts, settings or caches, at once; of more tokens than the caches have room
+            for, when it comes to them.
         """
         rows, _ = sequences("prompt_ids", prompt_ids)
         return self._stream(
@@ -219,6 +241,11 @@ class Llama:
         Returns
         -------
         str
+
+        Raises
+        ------
+        TypeError, ValueError
+            As of `generate`, or the model has no tokenizer.
         """
         if self.tokenizer is None:
             raise ValueError("text: expected token ids, this model has no tokenizer.json")

@@ -87,9 +87,13 @@ def load_bert(directory: str | Path, *, dtype: npt.DTypeLike | None = None) -> B
     ------
     FileNotFoundError
         A file is missing: which.
+    ImportError
+        tokenizer.json without the package tokenizers, or bfloat16 weights without ml_dtypes.
+    TypeError
+        Another dtype.
     ValueError
-        An architecture or option that is not supported, or a tensor that is missing or of a wrong
-        shape: which.
+        An architecture or option that is not supported, a file that is damaged, or a tensor that is
+        missing or of a wrong shape: which.
 
     Examples
     --------
