@@ -104,6 +104,17 @@ def test_arrays_in_the_order_of_fortran(mode, rng, tmp_path):
     same(fastattn.KVCache.load(tmp_path / "cache", mode), cache)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_arrays_of_a_type_that_no_file_holds(kind, dtype, rng, tmp_path):
+    cache = filled(rng, kind, dtype=cases.dtype_of(dtype))
+    found = type(cache).from_state(cache.state() | {"k": cache.k, "v": cache.v})
+    same(found, cache)
+    assert np.shares_memory(found.k, cache.k) and np.shares_memory(found.v, cache.v)
+    found.save(tmp_path / "cache")
+    same(type(cache).load(tmp_path / "cache"), cache)
+
+
 def test_file_objects(rng):
     cache, file = filled(rng, "paged"), io.BytesIO()
     cache.save(file)

@@ -102,7 +102,9 @@ class Cache(abc.ABC):
 
     def _adopt(self, arrays, dtype, layout):
         """Take arrays as the cache's own, without copying them."""
-        self._arrays = {name: arrays[name] for name in ARRAYS if name in arrays}
+        self._arrays = {name: np.asanyarray(arrays[name]) for name in ARRAYS if name in arrays}
+        for name in ("k", "v"):  # a state may have them of the type itself, which no file can hold
+            self._arrays[name] = self._arrays[name].view(_storage_dtype(dtype))
         views = {name: np.asarray(array) for name, array in self._arrays.items()}
         self.k, self.v = views["k"].view(dtype), views["v"].view(dtype)
         self.k_scale, self.v_scale = views.get("k_scale"), views.get("v_scale")
