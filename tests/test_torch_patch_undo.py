@@ -2,6 +2,7 @@
 """patch_sdpa on and off: nested, over patches of others, and from several threads."""
 
 import contextlib
+import copy
 import functools
 import gc
 import os
@@ -112,6 +113,15 @@ def test_pickled():
     with ft.patch_sdpa():
         function = F.scaled_dot_product_attention
         assert pickle.loads(pickle.dumps(function)) is function
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_patch_is_one_of_its_kind(again):
+    """Of two that count as one, the second to be undone would leave fewer than none in force."""
+    patch = ft.patch_sdpa()
+    with patch, pytest.raises(TypeError, match="a Patch cannot be copied or pickled"):
+        again(patch)
+    assert _sdpa._patches == 0
 
 
 def test_wrappers_are_not_kept(monkeypatch):

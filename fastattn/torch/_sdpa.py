@@ -170,6 +170,9 @@ class Patch:
     def __exit__(self, *error):
         self.undo()
 
+    def __reduce_ex__(self, protocol):
+        raise TypeError("a Patch cannot be copied or pickled: it is one patch, of this process")
+
 
 def _put_in_place():
     global _original, _stand_in, _fast_path
