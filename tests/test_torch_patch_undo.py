@@ -124,6 +124,13 @@ def test_a_patch_is_one_of_its_kind(again):
     assert _sdpa._patches == 0
 
 
+def test_it_has_the_name_of_what_it_stands_for():
+    with ft.patch_sdpa():
+        ours = F.scaled_dot_product_attention
+        assert ours is not TORCH
+        assert ours.__name__ == TORCH.__name__ and "patch_sdpa" in ours.__doc__
+
+
 def test_wrappers_are_not_kept(monkeypatch):
     def other(*args, **options):
         return TORCH(*args, **options)

@@ -214,6 +214,10 @@ def _router(original):
         query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
         enable_gqa=False,
     ):  # fmt: skip
+        """torch's function, in whose place `fastattn.torch.patch_sdpa` put this one.
+
+        What fastattn can compute it computes; torch does the rest.
+        """
         options = {"dropout_p": dropout_p, "scale": scale, "enable_gqa": enable_gqa}
         if _is_torch_function_mode_enabled():  # it sees the call, and mostly comes back without it
             tensors, options = (query, key, value, attn_mask), options | {"is_causal": is_causal}
@@ -230,6 +234,7 @@ def _router(original):
         return call(query, key, value, attn_mask=attn_mask, is_causal=is_causal, **options)
 
     _routed.route = original, _routed
+    _routed.__name__ = "scaled_dot_product_attention"
     _routed.__qualname__ = "_routed"  # where pickle looks for it
     return _routed
 
