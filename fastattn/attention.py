@@ -347,5 +347,18 @@ def merge_states(outs, lses, *, out=None):
             # A set without keys counts nothing, whatever its output holds.
             used = np.where(np.isneginf(log)[..., None], 0.0, part.astype(np.float64))
             merged += (share / np.where(total == 0, 1.0, total))[..., None] * used
-        problem.out[...] = merged
+        problem.out[...] = _to_odd(merged) if problem.out.dtype.name == "bfloat16" else merged
     return problem.out, problem.lse
+
+
+def _to_odd(numbers):
+    """Round float64 to float32, where that is inexact to the neighbour whose last bit is set.
+
+    ml_dtypes makes bfloat16 of float64 by way of float32, and so rounds twice. What is odd lies in
+    the middle of no two shorter numbers: rounding it again is like rounding the number itself.
+    """
+    nearest = numbers.astype(np.float32)
+    bits = nearest.view(np.uint32)
+    bits -= np.abs(nearest) > np.abs(numbers)  # toward zero
+    bits |= nearest != numbers
+    return nearest

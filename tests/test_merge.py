@@ -70,6 +70,17 @@ def test_infinity_of_a_share_that_underflows_is_that_of_the_whole():
     assert np.isnan(merged).all()
 
 
+@pytest.mark.parametrize("more", [-(2.0**-22), 0.0, 2.0**-22])
+def test_bfloat16_is_rounded_once(more):
+    """Nearly in the middle of two numbers, where float32 is: to that of the larger share."""
+    low = np.array([[0x3F80, 0x3F81, 0xBF80, 0xBF81, 0x80, 0x3, 0x7F7E]], np.uint16)
+    high = low + np.uint16(1)
+    nearer = np.where(low % 2, high, low) if more == 0 else high if more > 0 else low
+    outs = [each.view(cases.dtype_of("bfloat16")) for each in (low, high)]
+    merged, _ = fastattn.merge_states(outs, [np.zeros(1, np.float32), np.full(1, more, np.float32)])
+    np.testing.assert_array_equal(merged.view(np.uint16), nearer)
+
+
 def halves(q, k, v, cut, **options):
     """Results over the keys before and from `cut` on; options of position are those of each."""
     parts = (k[..., :cut, :], v[..., :cut, :]), (k[..., cut:, :], v[..., cut:, :])
