@@ -137,10 +137,9 @@ def merge_problem(outs, lses, out=None):
     if out is None:
         p.out = tensors.ordered_like(first, first.shape)
     else:
-        checked = options.writable(out, first.shape, first.dtype)
+        p.out = options.writable(out, first.shape, first.dtype)
         inputs = [("outs", state) for state in p.outs] + [("lses", state) for state in p.lses]
-        options.reject_overlap(checked, inputs)
-        p.out = out
+        options.reject_overlap(p.out, inputs)
     p.lse = np.empty(first.shape[:-1], dtypes.of_state(first.dtype))
     return p
 

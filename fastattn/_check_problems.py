@@ -125,7 +125,7 @@ class MergeProblem:
         Partial outputs (..., Sq, D) of one dtype and their log-sum-exp (..., Sq), float64 for
         float64 and float32 otherwise.
     out, lse : ndarray
-        Where the union goes; both are returned to the caller.
+        Where the union goes.
     """
 
     __slots__ = ("outs", "lses", "out", "lse")

@@ -348,7 +348,7 @@ def merge_states(outs, lses, *, out=None):
             used = np.where(np.isneginf(log)[..., None], 0.0, part.astype(np.float64))
             merged += (share / np.where(total == 0, 1.0, total))[..., None] * used
         problem.out[...] = _to_odd(merged) if problem.out.dtype.name == "bfloat16" else merged
-    return problem.out, problem.lse
+    return problem.out if out is None else out, problem.lse
 
 
 def _to_odd(numbers):

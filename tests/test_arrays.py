@@ -290,7 +290,11 @@ def test_out_may_be_a_tensor(torch, rng):
     q, k, v = tensors(rng)
     out = torch.zeros(2, 4, 5, 3)
     assert fastattn.attention(q, k, v, out=out) is out
-    np.testing.assert_array_equal(out.numpy(), fastattn.attention(q, k, v))
+    expected, lse = fastattn.attention(q, k, v, return_lse=True)
+    np.testing.assert_array_equal(out.numpy(), expected)
+    merged, _ = fastattn.merge_states([expected], [lse], out=out.zero_())
+    assert merged is out
+    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-6)
 
 
 def test_out_that_overlaps_a_tensor(torch):
