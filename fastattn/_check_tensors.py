@@ -9,6 +9,8 @@ import numpy as np
 from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as options
 
+MOST_AXES = 9  # heads, sequence and depth behind FA_MAX_LEAD others
+
 
 def set_tensors(p, q, k, v, bshd, paged=False):
     """Set q, k, v of `p`; return q as an ndarray, and the logical shapes of k and v as they came.
@@ -23,8 +25,8 @@ def set_tensors(p, q, k, v, bshd, paged=False):
     if k.dtype is not dtype or v.dtype is not dtype:
         dtypes.check_pair(k.dtype, v.dtype, dtypes.of_queries("q", dtype))
     for name, tensor in ("q", q), ("k", k), ("v", v):
-        if not 2 <= tensor.ndim <= 8:
-            raise ValueError(f"{name}: expected 2 to 8 axes, got shape {tensor.shape}")
+        if not 2 <= tensor.ndim <= MOST_AXES:
+            raise ValueError(f"{name}: expected 2 to {MOST_AXES} axes, got shape {tensor.shape}")
         if not tensor.flags.aligned:
             options.aligned(name, tensor)
     if paged:

@@ -27,8 +27,8 @@ def attention(
     Parameters
     ----------
     q : ndarray, (..., Hq, Sq, D)
-        Queries, float32, float64, float16 or `ml_dtypes.bfloat16`; (Sq, D) is one head. Any
-        strides.
+        Queries, float32, float64, float16 or `ml_dtypes.bfloat16`; (Sq, D) is one head, and 9
+        axes are the most. Any strides.
     k : ndarray, (..., Hkv, Sk, D)
         Keys, of q's dtype or narrower: 16-bit with float32 q, int8 and fp8 (e4m3fn, e5m2 of
         `ml_dtypes`) with any q but float64. Leading axes broadcast. Hq must be a multiple of Hkv:

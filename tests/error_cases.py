@@ -68,9 +68,9 @@ ATTENTION_CASES = {
     "v narrower": ({"v": V.astype(np.float16)}, TypeError,
                    "v: expected dtype float32 like k, got float16"),
     # shapes of the tensors
-    "q rank 0": ({"q": np.array(F32(1))}, ValueError, "q: expected 2 to 8 axes, got shape ()"),
-    "q rank 1": ({"q": zeros(64)}, ValueError, "q: expected 2 to 8 axes, got shape (64,)"),
-    "k rank 9": ({"k": zeros(*[1] * 9)}, ValueError, "k: expected 2 to 8 axes, got shape (1, 1,"),
+    "q rank 0": ({"q": np.array(F32(1))}, ValueError, "q: expected 2 to 9 axes, got shape ()"),
+    "q rank 1": ({"q": zeros(64)}, ValueError, "q: expected 2 to 9 axes, got shape (64,)"),
+    "k rank 10": ({"k": zeros(*[1] * 10)}, ValueError, "k: expected 2 to 9 axes, got shape (1, 1,"),
     "q unaligned": ({"q": unaligned(2, 8, 16, 64)}, ValueError,
                     "q: expected data and strides aligned to 4 bytes, got strides"),
     "q no depth": ({"q": zeros(2, 8, 16, 0)}, ValueError,

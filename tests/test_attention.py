@@ -97,9 +97,9 @@ def test_pairs_of_options(isa, dtype, names, rng):
     cases.check(run(isa, q, k, v, **options), q, k, v, **options)
 
 
-@pytest.mark.parametrize("rank", [2, 3, 4, 5])
+@pytest.mark.parametrize("rank", [2, 3, 4, 5, 9])
 def test_ranks(isa, dtype, rank, rng):
-    lead = (2, 3, 2)[: max(0, rank - 3)]
+    lead = (2, 3, 1, 2, 1, 2)[: max(0, rank - 3)]
     heads = (4,) if rank > 2 else ()
     q, k, v = (rng.standard_normal((*lead, *heads, n, 16)).astype(dtype) for n in (21, 40, 40))
     cases.check(run(isa, q, k, v, causal=True), q, k, v, causal=True)

@@ -148,7 +148,7 @@ def test_sdpa_16_bit(randn, dtype, masked):
         ({"key": [1.0]}, TypeError, "key: expected a torch.Tensor, got list"),
         ({"is_causal": 1}, TypeError, "is_causal: expected True or False, got int"),
         ({"enable_gqa": "no"}, TypeError, "enable_gqa: expected True or False, got str"),
-        ({"query": torch.zeros(8)}, ValueError, "query: expected 2 to 8 axes, got shape (8,)"),
+        ({"query": torch.zeros(8)}, ValueError, "query: expected 2 to 9 axes, got shape (8,)"),
         ({"key": torch.zeros(2, 4, 5, 4)}, ValueError, "key: expected depth 8 like query"),
         (
             {"query": torch.zeros(2, 4, 5, 8), "value": torch.zeros(2, 4, 5, 8).half()},

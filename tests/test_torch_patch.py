@@ -268,7 +268,7 @@ def test_memory_that_is_not_plain(calls, randn, which):
 
 
 def test_more_axes_than_fastattn_takes(calls, randn):
-    q = randn(1, 1, 1, 1, 1, 1, 2, 3, 4)
+    q = randn(1, 1, 1, 1, 1, 1, 1, 2, 3, 4)
     for query, key in (q, q), (q[0, 0], q), (q, q[0]):
         compare(lambda query=query, key=key: F.scaled_dot_product_attention(query, key, key))
     assert not calls

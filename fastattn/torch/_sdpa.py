@@ -14,7 +14,7 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.overrides import _is_torch_function_mode_enabled, handle_torch_function
 
 from fastattn._check_options import described, flag, rename
-from fastattn._check_tensors import sdpa_heads
+from fastattn._check_tensors import MOST_AXES, sdpa_heads
 from fastattn.torch._attention import attention
 from fastattn.torch._tensors import is_plain, is_traced, is_transformed
 
@@ -117,7 +117,7 @@ def patch_sdpa():
     flows through or torch.func transforms, torch.jit.script, nested and sparse tensors, other
     subclasses, empty tensors, inputs of different dtypes, masks together with `is_causal`, of fewer
     than 2 axes or more than the inputs, or of a dtype other than bool, float32 and the inputs', a
-    `scale` that is no finite number, more than 8 axes, lazily negated tensors, and memory that is
+    `scale` that is no finite number, more than 9 axes, lazily negated tensors, and memory that is
     not aligned. What imported the function by name before
     (``from torch.nn.functional import scaled_dot_product_attention``) keeps torch's.
 
@@ -278,7 +278,7 @@ def _is_ours(query, key, value, mask, is_causal, scale):
         dtype in _DTYPES
         and key.dtype == dtype
         and value.dtype == dtype
-        and axes <= 8
+        and axes <= MOST_AXES
         and (mask is None or (2 <= mask.ndim <= axes and mask.dtype in masks))
     )
 
