@@ -170,7 +170,7 @@ def small_array(name, value, what):
 def integers(name, value, what):
     """Return a list, tuple or array of integers as an array; `what` says what was expected."""
     listed = isinstance(value, list | tuple)
-    if listed and any(isinstance(each, bool | np.bool_) for each in value):
+    if listed and _holds_bool(value):
         raise TypeError(f"{name}: expected integers, got dtype bool")
     value = small_array(name, value, what)
     if listed and not value.size:
@@ -180,6 +180,14 @@ def integers(name, value, what):
     if value.dtype.kind not in "iu":
         raise TypeError(f"{name}: expected integers, got dtype {value.dtype.name}")
     return value
+
+
+def _holds_bool(listed):
+    """Whether bool is in a list: one of them among integers NumPy takes for 0 or 1."""
+    return any(
+        _holds_bool(each) if isinstance(each, list | tuple) else isinstance(each, bool | np.bool_)
+        for each in listed
+    )
 
 
 def per_batch(name, value, lead, least, most):

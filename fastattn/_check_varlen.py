@@ -65,10 +65,10 @@ def _set_packed(p, q, k, v, paged):
 
 def cut_points(name, value):
     """Return `cu_seqlens_q` or `cu_seqlens_k` as a new int64 array that starts at 0 and rises."""
-    value = options.small_array(name, value, "an array of integers")
+    value = options.integers(name, value, "an array of integers")
     if value.ndim != 1 or value.size < 1:
         raise ValueError(f"{name}: expected shape (B + 1,), got shape {value.shape}")
-    value = options.integers(name, value, "an array of integers").astype(np.int64, order="C")
+    value = value.astype(np.int64, order="C")
     if value[0] != 0:
         raise ValueError(f"{name}: expected 0 at first, got {value[0]}")
     falls = np.flatnonzero(value[1:] < value[:-1])
