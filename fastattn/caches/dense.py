@@ -167,7 +167,7 @@ class KVCache(Cache):
 
     def _restore(self, arrays):
         self._lengths = options.per_batch(
-            "lengths", np.asarray(arrays["lengths"]), self.k.shape[:1], 0, self.capacity
+            "lengths", arrays["lengths"], self.k.shape[:1], 0, self.capacity
         )
 
 

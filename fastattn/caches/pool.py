@@ -240,10 +240,11 @@ class PagePool:
     def restore(self, arrays):
         """Take over what `state` returned, into a new pool."""
         ids, lengths, evicted, tables = (
-            options.integers(name, np.asarray(arrays[name]), "an array of integers")
+            options.integers(name, arrays[name], "an array of integers")
             for name in ("ids", "lengths", "evicted", "tables")
         )
-        next_id = int(arrays["next_id"])
+        most = options.LARGEST_OFFSET
+        [next_id] = options.per_batch("next_id", arrays["next_id"], (), 0, most).tolist()
         blocks = -(-lengths // self.page_size)
         fits = (
             lengths.shape == evicted.shape == ids.shape == (ids.size,)
