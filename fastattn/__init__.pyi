@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, overload
+from typing import Any, Literal, Protocol, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -45,14 +45,19 @@ __all__ = [
     "use_isa",
 ]
 
+class _DLPack(Protocol):  # arrays of other libraries, and NumPy's as well
+    def __dlpack__(self) -> Any: ...
+
 _Array = npt.NDArray[Any]
 _Bool = bool | np.bool_
 _Int = int | np.integer[Any]
 _Real = float | np.integer[Any] | np.floating[Any]
-_Cuts = Sequence[_Int] | npt.NDArray[np.integer[Any]]
+_Mask = _DLPack | np.bool_ | np.floating[Any]
+_Cuts = Sequence[_Int] | _DLPack
 _Indices = _Int | _Cuts
-_Numbers = Sequence[_Real] | _Array
-_Table = Sequence[Sequence[_Int]] | npt.NDArray[np.integer[Any]]
+_Numbers = Sequence[_Real] | _DLPack
+_PerHead = Sequence[Sequence[_Real]] | _Numbers
+_Table = Sequence[Sequence[_Int]] | _DLPack
 _Window = tuple[_Int | None, _Int | None] | Sequence[_Int | None]
 _Layout = Literal["bhsd", "bshd"]
 _Precision = Literal["highest", "high", "medium"]
@@ -61,23 +66,23 @@ __version__: str
 
 @overload
 def attention(
-    q: _Array,
-    k: _Array,
-    v: _Array,
+    q: _DLPack,
+    k: _DLPack,
+    v: _DLPack,
     *,
-    attn_mask: _Array | None = None,
+    attn_mask: _Mask | None = None,
     causal: _Bool = False,
     window_size: _Window | None = None,
     scale: _Real | None = None,
     softcap: _Real = 0.0,
-    alibi_slopes: _Numbers | None = None,
+    alibi_slopes: _PerHead | None = None,
     sinks: _Numbers | None = None,
     q_offset: _Indices | None = None,
     kv_lengths: _Indices | None = None,
     kv_starts: _Indices | None = None,
     block_table: _Table | None = None,
-    k_scale: _Numbers | _Real | None = None,
-    v_scale: _Numbers | _Real | None = None,
+    k_scale: _PerHead | _Real | None = None,
+    v_scale: _PerHead | _Real | None = None,
     layout: _Layout = "bhsd",
     precision: _Precision = "highest",
     out: _Array | None = None,
@@ -86,23 +91,23 @@ def attention(
 ) -> _Array: ...
 @overload
 def attention(
-    q: _Array,
-    k: _Array,
-    v: _Array,
+    q: _DLPack,
+    k: _DLPack,
+    v: _DLPack,
     *,
-    attn_mask: _Array | None = None,
+    attn_mask: _Mask | None = None,
     causal: _Bool = False,
     window_size: _Window | None = None,
     scale: _Real | None = None,
     softcap: _Real = 0.0,
-    alibi_slopes: _Numbers | None = None,
+    alibi_slopes: _PerHead | None = None,
     sinks: _Numbers | None = None,
     q_offset: _Indices | None = None,
     kv_lengths: _Indices | None = None,
     kv_starts: _Indices | None = None,
     block_table: _Table | None = None,
-    k_scale: _Numbers | _Real | None = None,
-    v_scale: _Numbers | _Real | None = None,
+    k_scale: _PerHead | _Real | None = None,
+    v_scale: _PerHead | _Real | None = None,
     layout: _Layout = "bhsd",
     precision: _Precision = "highest",
     out: _Array | None = None,
@@ -111,23 +116,23 @@ def attention(
 ) -> tuple[_Array, _Array]: ...
 @overload
 def attention(
-    q: _Array,
-    k: _Array,
-    v: _Array,
+    q: _DLPack,
+    k: _DLPack,
+    v: _DLPack,
     *,
-    attn_mask: _Array | None = None,
+    attn_mask: _Mask | None = None,
     causal: _Bool = False,
     window_size: _Window | None = None,
     scale: _Real | None = None,
     softcap: _Real = 0.0,
-    alibi_slopes: _Numbers | None = None,
+    alibi_slopes: _PerHead | None = None,
     sinks: _Numbers | None = None,
     q_offset: _Indices | None = None,
     kv_lengths: _Indices | None = None,
     kv_starts: _Indices | None = None,
     block_table: _Table | None = None,
-    k_scale: _Numbers | _Real | None = None,
-    v_scale: _Numbers | _Real | None = None,
+    k_scale: _PerHead | _Real | None = None,
+    v_scale: _PerHead | _Real | None = None,
     layout: _Layout = "bhsd",
     precision: _Precision = "highest",
     out: _Array | None = None,
@@ -136,9 +141,9 @@ def attention(
 ) -> _Array | tuple[_Array, _Array]: ...
 @overload
 def attention_varlen(
-    q: _Array,
-    k: _Array,
-    v: _Array,
+    q: _DLPack,
+    k: _DLPack,
+    v: _DLPack,
     cu_seqlens_q: _Cuts,
     cu_seqlens_k: _Cuts | None = None,
     *,
@@ -146,14 +151,14 @@ def attention_varlen(
     window_size: _Window | None = None,
     scale: _Real | None = None,
     softcap: _Real = 0.0,
-    alibi_slopes: _Numbers | None = None,
+    alibi_slopes: _PerHead | None = None,
     sinks: _Numbers | None = None,
     q_offset: _Indices | None = None,
     kv_lengths: _Indices | None = None,
     kv_starts: _Indices | None = None,
     block_table: _Table | None = None,
-    k_scale: _Numbers | _Real | None = None,
-    v_scale: _Numbers | _Real | None = None,
+    k_scale: _PerHead | _Real | None = None,
+    v_scale: _PerHead | _Real | None = None,
     precision: _Precision = "highest",
     out: _Array | None = None,
     return_lse: Literal[False] = False,
@@ -161,9 +166,9 @@ def attention_varlen(
 ) -> _Array: ...
 @overload
 def attention_varlen(
-    q: _Array,
-    k: _Array,
-    v: _Array,
+    q: _DLPack,
+    k: _DLPack,
+    v: _DLPack,
     cu_seqlens_q: _Cuts,
     cu_seqlens_k: _Cuts | None = None,
     *,
@@ -171,14 +176,14 @@ def attention_varlen(
     window_size: _Window | None = None,
     scale: _Real | None = None,
     softcap: _Real = 0.0,
-    alibi_slopes: _Numbers | None = None,
+    alibi_slopes: _PerHead | None = None,
     sinks: _Numbers | None = None,
     q_offset: _Indices | None = None,
     kv_lengths: _Indices | None = None,
     kv_starts: _Indices | None = None,
     block_table: _Table | None = None,
-    k_scale: _Numbers | _Real | None = None,
-    v_scale: _Numbers | _Real | None = None,
+    k_scale: _PerHead | _Real | None = None,
+    v_scale: _PerHead | _Real | None = None,
     precision: _Precision = "highest",
     out: _Array | None = None,
     return_lse: Literal[True],
@@ -186,9 +191,9 @@ def attention_varlen(
 ) -> tuple[_Array, _Array]: ...
 @overload
 def attention_varlen(
-    q: _Array,
-    k: _Array,
-    v: _Array,
+    q: _DLPack,
+    k: _DLPack,
+    v: _DLPack,
     cu_seqlens_q: _Cuts,
     cu_seqlens_k: _Cuts | None = None,
     *,
@@ -196,55 +201,58 @@ def attention_varlen(
     window_size: _Window | None = None,
     scale: _Real | None = None,
     softcap: _Real = 0.0,
-    alibi_slopes: _Numbers | None = None,
+    alibi_slopes: _PerHead | None = None,
     sinks: _Numbers | None = None,
     q_offset: _Indices | None = None,
     kv_lengths: _Indices | None = None,
     kv_starts: _Indices | None = None,
     block_table: _Table | None = None,
-    k_scale: _Numbers | _Real | None = None,
-    v_scale: _Numbers | _Real | None = None,
+    k_scale: _PerHead | _Real | None = None,
+    v_scale: _PerHead | _Real | None = None,
     precision: _Precision = "highest",
     out: _Array | None = None,
     return_lse: _Bool,
     num_threads: _Int | None = None,
 ) -> _Array | tuple[_Array, _Array]: ...
 def attention_weights(
-    q: _Array,
-    k: _Array,
+    q: _DLPack,
+    k: _DLPack,
     *,
-    attn_mask: _Array | None = None,
+    attn_mask: _Mask | None = None,
     causal: _Bool = False,
     window_size: _Window | None = None,
     scale: _Real | None = None,
     softcap: _Real = 0.0,
-    alibi_slopes: _Numbers | None = None,
+    alibi_slopes: _PerHead | None = None,
     sinks: _Numbers | None = None,
     q_offset: _Indices | None = None,
     kv_lengths: _Indices | None = None,
     kv_starts: _Indices | None = None,
     block_table: _Table | None = None,
-    k_scale: _Numbers | _Real | None = None,
+    k_scale: _PerHead | _Real | None = None,
     layout: _Layout = "bhsd",
     precision: _Precision = "highest",
     num_threads: _Int | None = None,
 ) -> _Array: ...
 def scaled_dot_product_attention(
-    query: _Array,
-    key: _Array,
-    value: _Array,
-    attn_mask: _Array | None = None,
+    query: _DLPack,
+    key: _DLPack,
+    value: _DLPack,
+    attn_mask: _Mask | None = None,
     dropout_p: _Real = 0.0,
     is_causal: _Bool = False,
     scale: _Real | None = None,
     enable_gqa: _Bool = False,
 ) -> _Array: ...
 def merge_states(
-    outs: Sequence[_Array] | _Array, lses: Sequence[_Array] | _Array, *, out: _Array | None = None
+    outs: Sequence[_DLPack] | _DLPack,
+    lses: Sequence[_DLPack] | _DLPack,
+    *,
+    out: _Array | None = None,
 ) -> tuple[_Array, _Array]: ...
 def quantize_kv(
-    k: _Array,
-    v: _Array,
+    k: _DLPack,
+    v: _DLPack,
     dtype: npt.DTypeLike = ...,
     per: Literal["token", "head"] = "token",
     *,

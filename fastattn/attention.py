@@ -22,7 +22,8 @@ def attention(
     """Exact softmax attention, ``softmax(scale * q k^T + mask) v``.
 
     Online softmax over blocks of keys (Dao et al. 2022, arXiv:2205.14135; Milakov & Gimelshein
-    2018, arXiv:1805.02867): memory does not grow with the product of the sequence lengths.
+    2018, arXiv:1805.02867): memory does not grow with the product of the sequence lengths. Any
+    array with ``__dlpack__``, a torch.Tensor for one, may stand for an ndarray, and is not copied.
 
     Parameters
     ----------

@@ -20,7 +20,8 @@ from fastattn.quantize import quantized
 
 Array = np.ndarray[Any, Any]
 Result = Array | tuple[Array, Array]
-Indices = int | Sequence[int] | Array
+Int = int | np.integer[Any]
+Indices = Int | Sequence[Int] | Array
 DType = np.dtype[Any] | type | str
 FilePath = str | os.PathLike[str]
 
@@ -64,7 +65,7 @@ class Cache(abc.ABC):
     _directory: Any = None  # path of the files, if changes go to them
 
     @classmethod
-    def memmap(cls, path: FilePath, *sizes: int | None, **keywords: Any) -> Self:
+    def memmap(cls, path: FilePath, *sizes: Int | None, **keywords: Any) -> Self:
         """Make an empty cache whose arrays are files: for contexts larger than memory.
 
         Parameters

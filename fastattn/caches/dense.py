@@ -7,7 +7,7 @@ import numpy as np
 
 from fastattn import _check_options as options
 from fastattn.attention import attention
-from fastattn.caches.base import Array, Cache, DType, Indices, Result, check_sequences
+from fastattn.caches.base import Array, Cache, DType, Indices, Int, Result, check_sequences
 
 
 class KVCache(Cache):
@@ -55,12 +55,12 @@ class KVCache(Cache):
 
     def __init__(
         self,
-        batch: int,
-        kv_heads: int,
-        depth: int,
-        value_depth: int | None = None,
+        batch: Int,
+        kv_heads: Int,
+        depth: Int,
+        value_depth: Int | None = None,
         *,
-        capacity: int,
+        capacity: Int,
         dtype: DType = np.float32,
         layout: Literal["bhsd", "bshd"] = "bhsd",
     ) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from fastattn import _check_options as options
 from fastattn._check_varlen import check_end, cut_points
 from fastattn.attention import attention, attention_varlen
-from fastattn.caches.base import MOST, Array, Cache, DType, Indices, Result, check_sequences
+from fastattn.caches.base import MOST, Array, Cache, DType, Indices, Int, Result, check_sequences
 from fastattn.caches.pool import PagePool, Sequence, lengths_of, table_of
 
 
@@ -79,11 +79,11 @@ class PagedKVCache(Cache):
 
     def __init__(
         self,
-        pages: int,
-        page_size: int,
-        kv_heads: int,
-        depth: int,
-        value_depth: int | None = None,
+        pages: Int,
+        page_size: Int,
+        kv_heads: Int,
+        depth: Int,
+        value_depth: Int | None = None,
         *,
         dtype: DType = np.float32,
         layout: Literal["bhsd", "bshd"] = "bhsd",
@@ -113,7 +113,7 @@ class PagedKVCache(Cache):
         """Begin an empty sequence and return its name, an integer."""
         return self._pool.add(Sequence())
 
-    def fork(self, id: int) -> int:
+    def fork(self, id: Int) -> int:
         """Begin a sequence with the tokens of another one.
 
         It shares the pages. What is appended to either goes to a copy of the last page, if that is
@@ -130,7 +130,7 @@ class PagedKVCache(Cache):
         """
         return self._pool.fork(id)
 
-    def free(self, id: int) -> None:
+    def free(self, id: Int) -> None:
         """Forget a sequence; pages that it alone had are free again.
 
         Parameters
@@ -139,7 +139,7 @@ class PagedKVCache(Cache):
         """
         self._pool.remove(id)
 
-    def truncate(self, id: int, length: int) -> None:
+    def truncate(self, id: Int, length: Int) -> None:
         """Forget all but the first tokens of a sequence, and give back the pages behind them.
 
         Parameters
@@ -155,7 +155,7 @@ class PagedKVCache(Cache):
         """
         self._pool.truncate(id, length)
 
-    def evict(self, id: int, window: int) -> int:
+    def evict(self, id: Int, window: Int) -> int:
         """Give back whole pages that no later query sees through a window.
 
         The next token's query, at position ``length(id)``, sees keys from ``length(id) - window``
@@ -175,7 +175,7 @@ class PagedKVCache(Cache):
         """
         return self._pool.evict(id, window)
 
-    def length(self, id: int) -> int:
+    def length(self, id: Int) -> int:
         """Return the tokens of a sequence, those that were evicted included.
 
         Parameters
