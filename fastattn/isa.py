@@ -8,9 +8,6 @@ from fastattn import _core
 from fastattn._context import holding
 from fastattn._environment import refused
 
-# The name as the binding takes it.
-_active: contextvars.ContextVar[bytes] = contextvars.ContextVar("fastattn_isa")
-
 
 def isas():
     """Names of the instruction sets that can be used on this machine, best last.
@@ -59,7 +56,7 @@ def use_isa(name):
 
 def active():
     """`isa()` as the binding takes it."""
-    return _active.get(_default)
+    return _active.get()[0]
 
 
 def _require(name, what, error):
@@ -76,4 +73,5 @@ def _initial():
     return _core.default_isa().encode()
 
 
-_default = _initial()
+# The name as the binding takes it, as `holding` sets it.
+_active = contextvars.ContextVar("fastattn_isa", default=(_initial(), None))

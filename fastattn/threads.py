@@ -12,7 +12,7 @@ from fastattn._check_options import MOST_THREADS, thread_count
 from fastattn._context import holding
 from fastattn._environment import refused
 
-_context = contextvars.ContextVar("fastattn_threads", default=None)
+_context = contextvars.ContextVar("fastattn_threads", default=(None, None))  # `holding` sets it
 _setting = None  # set_num_threads
 _environment = None  # FASTATTN_NUM_THREADS
 _quota = None  # CPUs that the container may use; None is unlimited
@@ -46,7 +46,7 @@ def get_num_threads():
     -------
     int
     """
-    n = _context.get()
+    n = _context.get()[0]
     return outside_contexts() if n is None else n
 
 

@@ -4,6 +4,8 @@
 import os
 import shutil
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -43,6 +45,35 @@ def test_use_isa_nests(isa):
             assert fastattn.isa() == "scalar"
         assert fastattn.isa() == isa
     assert fastattn.isa() == before
+
+
+@pytest.mark.parametrize("setting", ["isa", "threads"])
+def test_one_context_serves_many_blocks(setting):
+    """One after another, in each other, around calls, and in several threads at once."""
+    if setting == "isa":
+        context, other, get = fastattn.use_isa("scalar"), fastattn.use_isa("scalar"), fastattn.isa
+    else:
+        context, other = fastattn.num_threads(71), fastattn.num_threads(72)
+        get = fastattn.get_num_threads
+    before, both = get(), threading.Barrier(2)
+
+    @context
+    def called():
+        both.wait(10)
+        return get()
+
+    for _ in range(2):
+        with context:
+            inside = get()
+            with other, context:
+                assert get() == inside
+        assert get() == before
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(called) for _ in range(2)]
+        assert [call.result() for call in calls] == [inside] * 2
+    with pytest.raises(TypeError):
+        context.__exit__(None, None, None)  # of no block
+    assert get() == before
 
 
 def test_the_forced_kernels_are_the_ones_that_run(rng):
