@@ -22,6 +22,8 @@ _limit = None  # of threadpoolctl
 def set_num_threads(n):
     """Set the number of threads of all later calls of this process.
 
+    A lower limit of threadpoolctl wins while it is in force, and `num_threads` in its block.
+
     Parameters
     ----------
     n : int or None
@@ -39,8 +41,9 @@ def set_num_threads(n):
 def get_num_threads():
     """Number of threads that a call made here would use.
 
-    Without a setting: ``OMP_NUM_THREADS``, at most the CPUs that this process may run on and the
-    quota of its container (cgroup).
+    That of `num_threads`; else that of `set_num_threads`, or of ``FASTATTN_NUM_THREADS``, or
+    without any of them ``OMP_NUM_THREADS``, at most the CPUs that this process may run on and the
+    quota of its container (cgroup). A lower limit of threadpoolctl wins over all but `num_threads`.
 
     Returns
     -------
