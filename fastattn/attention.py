@@ -156,7 +156,8 @@ def attention_varlen(
         As in `attention`, counted from the first key of each sequence.
     block_table : array_like of int, (B, blocks), optional
     k_scale, v_scale : float or array_like, optional
-        A number, (Hkv,) or, float32, (Hkv, total_k); with `block_table` (pages, Hkv, page).
+        A number, (Hkv,), (1, Hkv) or, float32, (Hkv, total_k); with `block_table` a number, (Hkv,)
+        or, float32, (pages, Hkv, page).
     causal, window_size, scale, softcap, alibi_slopes, sinks, precision, num_threads
         As in `attention`. `alibi_slopes` of shape (B, Hq) are those of each sequence.
     out : ndarray, (total_q, Hq, Dv), optional
@@ -289,9 +290,10 @@ def merge_states(outs, lses, *, out=None):
     ----------
     outs : sequence of ndarray, (..., Sq, Dv)
         What ``attention(..., return_lse=True)`` returned for each set, all of one dtype. In layout
-        "bshd", and from `attention_varlen`, the axes of heads and of tokens have to be swapped.
+        "bshd", and from `attention_varlen`, the axes of heads and of tokens have to be swapped. One
+        array that is stacked on axis 0 will do, (sets, ..., Sq, Dv).
     lses : sequence of ndarray, (..., Sq)
-        float64 for float64 `outs`, float32 otherwise.
+        float64 for float64 `outs`, float32 otherwise; or (sets, ..., Sq).
     out : ndarray, (..., Sq, Dv), optional
         Of the dtype of `outs`. Written in place and returned. Overlaps no input.
 

@@ -41,6 +41,11 @@ def use_isa(name):
     name : str
         One of `isas()`.
 
+    Returns
+    -------
+    context manager
+        For any number of blocks.
+
     Raises
     ------
     TypeError

@@ -43,6 +43,8 @@ def quantize_kv(k, v, dtype=np.int8, per="token", *, layout="bhsd"):
         Something is not an array, or of a dtype that is not supported.
     ValueError
         A value is NaN or infinite, or a word is unknown.
+    ModuleNotFoundError
+        `dtype` is the name of a type of `ml_dtypes`, which is not installed.
 
     Notes
     -----

@@ -81,7 +81,17 @@ def num_threads(n):
     Parameters
     ----------
     n : int
-        At least 1.
+        From 1 to 2^31 - 1.
+
+    Returns
+    -------
+    context manager
+        For any number of blocks.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `n` is not such an integer.
     """
     return holding(_context, thread_count("n", n))
 

@@ -75,6 +75,11 @@ class Cache(abc.ABC):
             with them.
         *sizes, **keywords
             As of the class itself.
+
+        Raises
+        ------
+        FileExistsError
+            There is something in the directory. Otherwise as of the class itself.
         """
         cache = cls.__new__(cls)
         cache._directory = path
@@ -253,8 +258,11 @@ class Cache(abc.ABC):
     def state(self) -> dict[str, Array]:
         """Return everything as a dict of arrays, which ``numpy.savez(file, **state)`` can save.
 
-        The arrays of the cache are in it themselves, not copies. Those of a type of `ml_dtypes` are
-        viewed as unsigned integers; "dtype" tells the name.
+        Returns
+        -------
+        dict of str to ndarray
+            The arrays of the cache themselves, not copies. Those of a type of `ml_dtypes` are
+            viewed as unsigned integers; "dtype" tells the name.
         """
         return self._arrays | self._words() | self._bookkeeping()
 
@@ -310,6 +318,13 @@ class Cache(abc.ABC):
         mmap_mode : {None, "r", "c", "r+"}
             None reads into memory. "r" maps keys and values to be read only, "c" with changes that
             stay in memory, "r+" (directories alone) with changes that go to the files.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is no such file.
+        TypeError, ValueError
+            It holds something else, or cannot be mapped so.
         """
         cache = cls.from_state(files.load(file, mmap_mode))
         if mmap_mode == "r+":
@@ -317,7 +332,13 @@ class Cache(abc.ABC):
         return cache
 
     def flush(self) -> None:
-        """Write a cache that `memmap` made, lengths included, to its files."""
+        """Write a cache that `memmap` made, lengths included, to its files.
+
+        Raises
+        ------
+        ValueError
+            Its changes go to no files.
+        """
         if self._directory is None:
             raise ValueError("flush: expected a cache that is mapped to be written, got another")
         for array in self._arrays.values():

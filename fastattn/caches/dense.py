@@ -35,6 +35,11 @@ class KVCache(Cache):
         float32 (B, Hkv, capacity) if the type is narrow.
     layout : str
 
+    Raises
+    ------
+    TypeError, ValueError
+        Of a wrong type, size or word.
+
     Notes
     -----
     A cache has no lock: one thread at a time may change it.

@@ -51,6 +51,11 @@ class PagedKVCache(Cache):
         float32 (pages, Hkv, page) if the type is narrow.
     layout : str
 
+    Raises
+    ------
+    TypeError, ValueError
+        Of a wrong type, size or word.
+
     Notes
     -----
     Sequences are named by integers that `new` and `fork` return; none is used twice. Where `ids`
@@ -110,7 +115,13 @@ class PagedKVCache(Cache):
         return list(self._pool.sequences)
 
     def new(self) -> int:
-        """Begin an empty sequence and return its name, an integer."""
+        """Begin an empty sequence.
+
+        Returns
+        -------
+        int
+            Its name.
+        """
         return self._pool.add(Sequence())
 
     def fork(self, id: Int) -> int:
@@ -150,8 +161,8 @@ class PagedKVCache(Cache):
 
         Raises
         ------
-        ValueError
-            There are fewer tokens, or more were evicted. Nothing is forgotten.
+        TypeError, ValueError
+            No integer, fewer tokens than that, or more that were evicted. Nothing is forgotten.
         """
         self._pool.truncate(id, length)
 
