@@ -21,6 +21,7 @@ from fastattn import _check_tensors as tensors
 from fastattn._check_problems import MergeProblem, Problem, VarlenProblem, WeightsProblem
 from fastattn._check_scores import set_effort, set_scores
 from fastattn._check_varlen import varlen_problem
+from fastattn._core import in_default_environment
 
 __all__ = [
     "MergeProblem",
@@ -39,6 +40,7 @@ __all__ = [
 MOST_KEPT = 4096
 
 
+@in_default_environment
 def problem(
     q, k, v, *, attn_mask=None, causal=False, window_size=None, scale=None, softcap=0.0,
     alibi_slopes=None, sinks=None, q_offset=None, kv_lengths=None, kv_starts=None,
@@ -87,6 +89,7 @@ def problem(
     return p
 
 
+@in_default_environment
 def weights_problem(
     q, k, *, attn_mask=None, causal=False, window_size=None, scale=None, softcap=0.0,
     alibi_slopes=None, sinks=None, q_offset=None, kv_lengths=None, kv_starts=None,

@@ -9,8 +9,10 @@ from fastattn import _check_options as options
 from fastattn import _check_tensors as tensors
 from fastattn._check_problems import VarlenProblem
 from fastattn._check_scores import set_effort, set_scores
+from fastattn._core import in_default_environment
 
 
+@in_default_environment
 def varlen_problem(
     q, k, v, cu_seqlens_q, cu_seqlens_k=None, *, causal=False, window_size=None, scale=None,
     softcap=0.0, alibi_slopes=None, sinks=None, q_offset=None, kv_lengths=None, kv_starts=None,

@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: MIT
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
 from fastattn._check import Problem, VarlenProblem
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+def in_default_environment(function: _Function) -> _Function: ...
 def attend_plain(
     q: object,
     k: object,

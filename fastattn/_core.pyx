@@ -7,6 +7,8 @@ from libc.math cimport isfinite, sqrt
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.string cimport memset
 
+import functools
+
 import numpy as np
 
 cimport numpy as cnp
@@ -21,6 +23,12 @@ from fastattn._check_dtypes import supported as _name_of
 
 cdef extern from "numpy/ndarraytypes.h":
     const int NPY_HALF
+
+cdef extern from "environment.h" nogil:
+    ctypedef struct fa_environment:
+        pass
+    fa_environment fa_enter_default()
+    void fa_leave_default(fa_environment of_caller)
 
 cdef extern from "dispatch.h":
     ctypedef struct fa_unit:
@@ -103,6 +111,18 @@ cdef int call(const fa_args *args, bint weights) except -1:
     if status != FA_OK:
         failed(status, args.isa)
     return 0
+
+
+def in_default_environment(function):
+    """Let a function that checks arguments round them as the core does, whatever the caller has."""
+    @functools.wraps(function)
+    def inside(*arguments, **options):
+        cdef fa_environment of_caller = fa_enter_default()
+        try:
+            return function(*arguments, **options)
+        finally:
+            fa_leave_default(of_caller)
+    return inside
 
 
 include "_plain.pxi"

@@ -119,6 +119,28 @@ cdef bint plain_integer(value, int64_t least, int64_t most, int64_t *integer) ex
     return not overflow and least <= integer[0] <= most
 
 
+# Numbers as `_check` rounds them, in the default environment: volatile, because nothing else keeps a
+# compiler from computing them before it is entered or after it is left.
+
+
+cdef double default_scale(int64_t depth) noexcept:
+    """1 / sqrt(depth)."""
+    cdef fa_environment of_caller = fa_enter_default()
+    cdef volatile double number = <double>depth
+    number = 1 / sqrt(number)
+    fa_leave_default(of_caller)
+    return number
+
+
+cdef float nearest(double number) noexcept:
+    """The float32 that is nearest to a number."""
+    cdef fa_environment of_caller = fa_enter_default()
+    cdef volatile double given = number
+    cdef volatile float rounded = <float>given
+    fa_leave_default(of_caller)
+    return rounded
+
+
 cdef bint plain_number(value, double least, double *number) except -1:
     """A finite float not below `least`, or an int that float64 holds exactly."""
     cdef int64_t integer
@@ -151,8 +173,9 @@ cdef bint plain_options(
     if (causal is not True and causal is not False) or type(precision) is not str:
         return False
     args.causal = causal is True
-    args.scale = 1 / sqrt(<double>args.depth)
-    if scale is not None and not plain_number(scale, -INFINITY, &args.scale):
+    if scale is None:
+        args.scale = default_scale(args.depth)
+    elif not plain_number(scale, -INFINITY, &args.scale):
         return False
     if not plain_number(softcap, 0, &args.softcap) or not plain_window(window_size, args):
         return False

@@ -17,7 +17,7 @@ cdef cnp.ndarray plain_numbers(fa_tensor *tensor, scale, cnp.npy_intp *shape, bi
     cdef int rank
     if plain_number(scale, -INFINITY, &number):
         numbers = cnp.PyArray_EMPTY(0, NULL, cnp.NPY_FLOAT, 0)
-        (<float *>cnp.PyArray_DATA(numbers))[0] = <float>number
+        (<float *>cnp.PyArray_DATA(numbers))[0] = nearest(number)
     elif cnp.PyArray_CheckExact(scale) and 1 <= cnp.PyArray_NDIM(scale) <= (1 if paged else 2):
         if cnp.PyArray_TYPE(scale) != cnp.NPY_FLOAT or not cnp.PyArray_ISBEHAVED_RO(scale):
             return None
