@@ -17,6 +17,7 @@ _setting = None  # set_num_threads
 _environment = None  # FASTATTN_NUM_THREADS
 _quota = None  # CPUs that the container may use; None is unlimited
 _limit = None  # of threadpoolctl
+_before_limit = None  # threads when it came: who sets so many again lifts it
 
 
 def set_num_threads(n):
@@ -70,9 +71,11 @@ def _unlimited():
 
 
 def set_limit(n):
-    """Threads that calls may use outside of a `num_threads` context; as many as there are: all."""
-    global _limit
-    _limit = n if n < _unlimited() else None
+    """Threads that calls may use outside of a `num_threads` context; as many as there were: all."""
+    global _limit, _before_limit
+    if _limit is None:
+        _before_limit = _unlimited()
+    _limit = n if n < _before_limit else None
 
 
 def num_threads(n):

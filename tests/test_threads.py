@@ -324,6 +324,10 @@ def test_threadpoolctl_sees_and_limits():
         with threadpoolctl.threadpool_limits({"fastattn": 3}):
             assert fastattn.get_num_threads() == 3
         assert fastattn.get_num_threads() == 5
+        with threadpoolctl.threadpool_limits(2):
+            fastattn.set_num_threads(9)  # which holds once the limit is gone, without a trace of it
+            assert fastattn.get_num_threads() == 2
+        assert fastattn.get_num_threads() == 9
     finally:
         fastattn.set_num_threads(None)
 
