@@ -293,6 +293,23 @@ def test_map_of_a_directory(kind, dtype, rng, tmp_path):
     np.testing.assert_array_equal(writing.k, before)
 
 
+def test_a_map_stays_where_it_was_made(rng, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cache = filled(rng, "dense", "cache")
+    grow(rng, cache)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    cache.flush()
+    monkeypatch.chdir(tmp_path)
+    found = type(cache).load("cache", mmap_mode="r+")
+    same(found, cache)
+    monkeypatch.chdir("elsewhere")
+    grow(rng, found)
+    found.flush()
+    same(type(cache).load("../cache"), found)
+    assert os.listdir() == []
+
+
 def test_flush_writes_every_array(rng, tmp_path, monkeypatch):
     cache, flushed = filled(rng, "dense", tmp_path / "cache", dtype=np.int8), []
     monkeypatch.setattr(np.memmap, "flush", lambda array: flushed.append(array))

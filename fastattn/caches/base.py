@@ -82,7 +82,7 @@ class Cache(abc.ABC):
             There is something in the directory. Otherwise as of the class itself.
         """
         cache = cls.__new__(cls)
-        cache._directory = path
+        cache._directory = Path(path).absolute()  # wherever the process goes
         cls.__init__(cache, *sizes, **keywords)
         cache.flush()
         return cache
@@ -328,7 +328,7 @@ class Cache(abc.ABC):
         """
         cache = cls.from_state(files.load(file, mmap_mode))
         if mmap_mode == "r+":
-            cache._directory = file
+            cache._directory = Path(file).absolute()
         return cache
 
     def flush(self) -> None:
@@ -343,7 +343,7 @@ class Cache(abc.ABC):
             raise ValueError("flush: expected a cache that is mapped to be written, got another")
         for array in self._arrays.values():
             array.flush()
-        files.save_aligned(Path(self._directory, files.STATE), self._words() | self._bookkeeping())
+        files.save_aligned(self._directory / files.STATE, self._words() | self._bookkeeping())
 
     def _words(self):
         """Kind, type and layout as arrays."""
