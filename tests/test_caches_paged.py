@@ -35,7 +35,7 @@ def holds(cache, name, k, v):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("page_size", [1, 3, 4, 16])
+@pytest.mark.parametrize("page_size", [1, 3, np.uint8(4), 16])
 def test_append_puts_tokens_behind_those_before(page_size, layout, rng):
     cache = make(60, page_size, layout=layout)
     first, second = cache.new(), cache.new()
@@ -52,7 +52,7 @@ def test_append_puts_tokens_behind_those_before(page_size, layout, rng):
     for name, each in parts.items():
         holds(cache, name, *(np.concatenate(part, axis=1) for part in zip(*each, strict=True)))
     assert cache.lengths([second, first]).tolist() == [cache.length(second), cache.length(first)]
-    assert cache.free_pages == 60 - sum(-(-cache.length(i) // page_size) for i in cache.ids)
+    assert cache.free_pages == 60 - sum(-(-cache.length(i) // cache.page_size) for i in cache.ids)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

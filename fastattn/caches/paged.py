@@ -95,7 +95,7 @@ class PagedKVCache(Cache):
     ) -> None:
         sizes = {"pages": pages, "kv_heads": kv_heads, "page_size": page_size, "depth": depth}
         self._create(sizes, value_depth, dtype, layout)
-        self._pool = PagePool(pages, page_size)
+        self._pool = PagePool(self.k.shape[0], self.page_size)
 
     # ---- sequences -------------------------------------------------------------------------------
 
