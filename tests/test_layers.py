@@ -269,6 +269,17 @@ def test_norms_match_torch(rng, dtype, affine):
     np.testing.assert_array_equal(x, before)
 
 
+@pytest.mark.parametrize("shape", [(3, 1), (1,), (0, 1), (2, 0)])
+def test_norms_of_hardly_any_features(shape):
+    """One feature is its own mean, and of size 1 by its own measure."""
+    x = np.full(shape, 4, np.float32)
+    weight, bias = np.full(shape[-1:], 3, np.float32), np.full(shape[-1:], 2, np.float32)
+    np.testing.assert_array_equal(layers.layer_norm(x), np.zeros(shape))
+    np.testing.assert_array_equal(layers.LayerNorm(weight, bias)(x), np.full(shape, 2))
+    np.testing.assert_allclose(layers.rms_norm(x), np.ones(shape), rtol=1e-6)
+    np.testing.assert_allclose(layers.RMSNorm(weight)(x), np.full(shape, 3), rtol=1e-6)
+
+
 ACTIVATIONS = {
     "relu": (layers.relu, lambda f, x: f.relu(x)),
     "gelu": (layers.gelu, lambda f, x: f.gelu(x)),

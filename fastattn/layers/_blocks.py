@@ -19,17 +19,17 @@ BLOCK = 1 << 15
 LEAST_BLOCKS = 16
 
 
-def apply_in_blocks(function, x, out=None, width=1):
+def apply_in_blocks(function, x, out=None, width=None):
     """Return a copy of `x` that `function` has overwritten, block by block.
 
     Parameters
     ----------
     function : callable
-        Overwrites its argument: a slice, flat where `width` is 1, else whole rows (n, width).
+        Overwrites its argument: a slice of x, flat, or with `width` whole rows (n, width).
     x : ndarray, (...)
     out : ndarray, (...), optional
         Where to write: C-contiguous, of x's shape and dtype; may be `x` itself.
-    width : int
+    width : int, optional
         Elements that must stay together: those of one row.
     """
     if out is None:
@@ -42,8 +42,8 @@ def apply_in_blocks(function, x, out=None, width=1):
             np.copyto(target, x)
     if target.size == 0:
         return out
-    flat = target.reshape(-1) if width == 1 else target.reshape(-1, width)
-    rows = max(1, BLOCK // width)
+    flat = target.reshape(-1) if width is None else target.reshape(-1, width)
+    rows = max(1, BLOCK // (width or 1))
     blocks = [flat[begin : begin + rows] for begin in range(0, len(flat), rows)]
     threads = min(get_num_threads(), len(blocks))
     if threads == 1 or len(blocks) < LEAST_BLOCKS:
