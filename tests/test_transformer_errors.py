@@ -226,6 +226,19 @@ def test_the_part_that_does_not_fit_is_named(case):
         call()
 
 
+@pytest.mark.parametrize(
+    "value, error, found",
+    [(5, TypeError, "int"), (None, TypeError, "NoneType"), ({1, 2}, TypeError, "set"),
+     (np.array(3), ValueError, r"shape \(\)")],
+)  # fmt: skip
+def test_what_is_no_sequence_is_named(value, error, found):
+    for call in layers.pad, layers.pack:
+        with pytest.raises(error, match=f"^rows: expected a sequence, got {found}$"):
+            call(value)
+    with pytest.raises(error, match=f"^prompts: expected a sequence, got {found}$"):
+        next(layers.decode(len, value, len, max_new_tokens=1))
+
+
 @pytest.mark.parametrize("kind", LAYERS)
 def test_feed_forward_is_a_callable(kind):
     with pytest.raises(TypeError, match=r"^feed_forward: expected a callable, got NoneType"):

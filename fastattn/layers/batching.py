@@ -33,6 +33,7 @@ def sequences(name: str, ids: Ids) -> tuple[list[npt.NDArray], bool]:
     ValueError
         There is no sequence, or one of them has no token.
     """
+    ids = _listed(name, ids)
     if isinstance(ids, np.ndarray) and ids.ndim > 2:
         raise ValueError(f"{name}: expected shape (tokens,) or (batch, tokens), got {ids.shape}")
     alone = (isinstance(ids, np.ndarray) and ids.ndim == 1) or (
@@ -102,10 +103,20 @@ def pack(rows: Sequence[npt.NDArray]) -> tuple[npt.NDArray, npt.NDArray]:
     return np.concatenate([np.empty(0, np.int64), *rows]), borders
 
 
+def _listed(name, value):
+    """Return `value` if it is a sequence, or as an array with axes; raise if it is neither."""
+    if isinstance(value, Sequence):
+        return value
+    value = options.small_array(name, value, "a sequence")
+    if value.ndim == 0:
+        raise ValueError(f"{name}: expected a sequence, got shape ()")
+    return value
+
+
 def _of_int64(rows):
     """Return the argument `rows` as arrays of int64, (tokens,)."""
     checked = []
-    for index, row in enumerate(rows):
+    for index, row in enumerate(_listed("rows", rows)):
         name = f"rows[{index}]"
         row = _check.indices(name, row)
         if row.ndim != 1:
