@@ -214,6 +214,7 @@ PARTS = {
     "layers that end": (
         lambda: layers.Decoder(iter([])), TypeError, "layers: expected a sequence of layers, got l",
     ),
+    "no layer": (lambda: layers.Decoder([]), ValueError, "layers: expected at least one layer"),
     "layer": (lambda: layers.Decoder([5]), TypeError, r"layers\[0\]: expected a callable, got int"),
     "norm": (lambda: layers.Encoder([], 5), TypeError, "norm: expected a callable, got int"),
 }  # fmt: skip

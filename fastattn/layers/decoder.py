@@ -185,6 +185,8 @@ class Decoder:
 
     def __post_init__(self) -> None:
         _check.stack("layers", self.layers)
+        if not self.layers:  # whose caches would say how many tokens there were
+            raise ValueError("layers: expected at least one layer, got none")
         _check.optional_functions(norm=self.norm)
 
     def new_caches(self, batch: int, capacity: int, *, dtype: DType = np.float32) -> list[Cache]:
