@@ -123,6 +123,14 @@ def test_prompts_of_different_lengths(tmp_path, rng):
     assert rows[0].tolist() == together[1].tolist()
 
 
+def test_number_of_new_tokens_of_a_small_type(tmp_path):
+    """Room for 99 more than the prompt's is more than an int8 counts."""
+    saved(tmp_path)
+    model = load_llama(tmp_path)
+    options = {"max_new_tokens": np.int8(100), "stop_ids": range(60)}
+    assert model.generate(np.ones(100, int), **options).shape == (1,)
+
+
 def test_generation_goes_on_from_caches(tmp_path, rng):
     saved(tmp_path)
     model = load_llama(tmp_path)

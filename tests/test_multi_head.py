@@ -88,6 +88,14 @@ def test_a_single_head_without_output_projection(rng):
     np.testing.assert_allclose(layer(x), expected, atol=TOLERANCE)
 
 
+def test_numbers_of_heads_of_a_small_type(rng):
+    """What is computed with them does not overflow it."""
+    w = normal(rng, 3, 256)
+    layer = layers.MultiHeadAttention(w, w, w, heads=np.uint8(8), kv_heads=np.int8(8))
+    assert layer(normal(rng, 5, 3)).shape == (5, 256)
+    assert (type(layer.heads), type(layer.kv_heads)) == (int, int)
+
+
 def test_rows_of_weights_sum_to_less_with_sinks_and_without_keys(rng):
     x, allowed = normal(rng, 5, 24), np.arange(5)[:, None] > 0
     _, weights = random_attention(rng)(x, attn_mask=allowed, need_weights=True)

@@ -164,7 +164,7 @@ class EncoderDecoder:
         return self._generate(source_ids, sampler, begin_id, max_new_tokens, stop_ids)
 
     def _generate(self, source_ids, choose: Choice, begin_id, max_new_tokens, stop_ids):
-        options.integer("max_new_tokens", max_new_tokens, 0)
+        max_new_tokens = options.integer("max_new_tokens", max_new_tokens, 0)
         stop_ids = _check.stop_ids(stop_ids)
         sources, alone = sequences("source_ids", source_ids)
         ids, lengths = pad(sources)

@@ -84,10 +84,9 @@ class MultiHeadAttention:
     __repr__ = short_repr
 
     def __post_init__(self) -> None:
-        options.integer("heads", self.heads, 1)
-        if self.kv_heads is None:
-            object.__setattr__(self, "kv_heads", self.heads)
-        options.integer("kv_heads", self.kv_heads, 1)
+        object.__setattr__(self, "heads", options.integer("heads", self.heads, 1))
+        kv_heads = options.integer("kv_heads", self.kv_head_count, 1)
+        object.__setattr__(self, "kv_heads", kv_heads)
         if self.heads % self.kv_head_count:
             raise ValueError(f"kv_heads: expected a divisor of {self.heads}, got {self.kv_heads}")
         for name, weight, heads in (

@@ -301,7 +301,7 @@ class Bert:
 
 def _groups(rows, batch_tokens) -> Iterator[list[npt.NDArray]]:
     """Yield consecutive sequences, together at most `batch_tokens` tokens, or one alone."""
-    options.integer("batch_tokens", batch_tokens, 1)
+    batch_tokens = options.integer("batch_tokens", batch_tokens, 1)
     group: list[npt.NDArray] = []
     size = 0
     for row in rows:

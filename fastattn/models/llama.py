@@ -216,7 +216,7 @@ class Llama:
 
     def _stream(self, rows, choose, max_new_tokens, stop_ids, caches):
         check_caches(caches, len(self.decoder.layers))
-        options.integer("max_new_tokens", max_new_tokens, 0)
+        max_new_tokens = options.integer("max_new_tokens", max_new_tokens, 0)
         stop_ids = _check.stop_ids(self.stop_ids if stop_ids is None else stop_ids)
         for row in rows:
             _check.token_ids("prompt_ids", row, len(self.embedding.table))
