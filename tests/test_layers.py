@@ -171,10 +171,9 @@ def test_dynamic_scaling_matches_transformers(length):
     scaling = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 64}
     found, _ = layers.rotary_frequencies(32, 500.0, scaling, length=length)
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-6)
-    # The length is that of the positions of the call.
-    rotary = layers.Rotary(500.0, scaling)
-    turn = rotary.at(np.array([0, length - 1]), 32)
-    np.testing.assert_allclose(turn.cos[1], np.cos((length - 1) * found), atol=1e-12)
+    # The length is that of the positions of each sequence.
+    turn = layers.Rotary(500.0, scaling).at(np.array([[0, 299], [0, length - 1]]), 32)
+    np.testing.assert_allclose(turn.cos[1, 1], np.cos((length - 1) * found), atol=1e-12)
 
 
 def test_ntk_scaling_reaches_the_slowest_pair_alone():

@@ -80,12 +80,13 @@ def test_logits_match_transformers(tmp_path, name, rng):
     model = load_llama(tmp_path)
     ids = rng.integers(0, 60, (2, 30))
     with torch.inference_mode():
-        expected = theirs(torch.from_numpy(ids)).logits.numpy()
+        # One sequence at a time, since "dynamic" scaling of theirs goes by the longest.
+        short, expected = (theirs(torch.from_numpy(x)).logits.numpy() for x in (ids[1:, :17], ids))
     found = model(ids)
     # Angles are float32 in theirs: off by 30 * 6e-8 at the last position.
     np.testing.assert_allclose(found, expected, atol=TOLERANCE)
     last = model(ids, lengths=np.array([30, 17]), last_only=True)
-    np.testing.assert_allclose(last, expected[[0, 1], [29, 16]], atol=TOLERANCE)
+    np.testing.assert_allclose(last, [expected[0, 29], short[0, 16]], atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("name", ["llama", "llama3", "dynamic", "mistral", "qwen3"])
@@ -112,8 +113,9 @@ def test_steps_with_a_cache_equal_the_whole(tmp_path, name, rng):
     assert begin == 20
 
 
-def test_prompts_of_different_lengths(tmp_path, rng):
-    saved(tmp_path)
+@pytest.mark.parametrize("name", ["llama", "dynamic"])
+def test_prompts_of_different_lengths(tmp_path, name, rng):
+    saved(tmp_path, name)
     model = load_llama(tmp_path)
     prompts = [rng.integers(0, 60, size) for size in (3, 11, 1, 7)]
     together = model.generate(prompts, max_new_tokens=12)

@@ -124,9 +124,9 @@ class Rotary:
         dim = options.integer("depth", depth, 1) if self.rotary_dim is None else self.rotary_dim
         if even("rotary_dim", dim) > depth:
             raise ValueError(f"rotary_dim: expected at most {depth}, the features, got {dim}")
-        length = int(positions.max()) + 1 if positions.size else 0
-        frequencies, size = rotary_frequencies(dim, self.base, self.scaling, length=length)
-        angle = positions[..., None] * frequencies
+        lengths = positions.max(axis=-1, initial=0) + np.int64(1)
+        frequencies, size = rotary_frequencies(dim, self.base, self.scaling, length=lengths)
+        angle = positions[..., None] * frequencies[..., None, :]
         return Rotation(self, depth, size * np.cos(angle), size * np.sin(angle))
 
 

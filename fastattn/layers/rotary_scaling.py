@@ -30,7 +30,7 @@ def rotary_frequencies(
     base: float = 10000.0,
     scaling: Mapping[str, Any] | None = None,
     *,
-    length: int = 0,
+    length: int | npt.NDArray = 0,
 ) -> tuple[npt.NDArray, float]:
     """Return the frequency of each pair of features, and the factor of all cosines and sines.
 
@@ -58,13 +58,14 @@ def rotary_frequencies(
         Greater than 1.
     scaling : mapping, optional
         With the key "rope_type" (or "type") and the keys of that type.
-    length : int
-        Largest position + 1; "dynamic" alone looks at it. Keys already in a cache keep the turn
-        they got when they were shorter: a known defect of "dynamic", here as in other libraries.
+    length : int or array of int, (...)
+        Largest position + 1, of each sequence; "dynamic" alone looks at it. Keys already in a cache
+        keep the turn they got when they were shorter: a known defect of "dynamic", here as in other
+        libraries.
 
     Returns
     -------
-    frequencies : ndarray, (dim / 2,)
+    frequencies : ndarray, (dim / 2,), or (..., dim / 2) of "dynamic"
         float64, in radians per position.
     factor : float
 
@@ -101,7 +102,7 @@ def even(name: str, value: int) -> int:
 
 
 def _powers(dim, base):
-    return base ** -(np.arange(0, dim, 2) / dim)
+    return np.expand_dims(base, -1) ** -(np.arange(0, dim, 2) / dim)
 
 
 def _checked(scaling):
@@ -139,7 +140,7 @@ def _ntk_factor(dim, kind, values, length):
     factor = values["factor"]
     if kind == "dynamic":
         original = values[ORIGINAL]
-        factor = factor * max(length, original) / original - (factor - 1)
+        factor = factor * np.maximum(length, original) / original - (factor - 1)
     return factor ** (dim / (dim - 2))
 
 

@@ -117,7 +117,10 @@ class Llama:
             "lengths", tokens if lengths is None else lengths, (batch,), 0, tokens
         )
         past = None if caches is None else caches[0].lengths
-        turn = self._rotation(token_positions(tokens, past))
+        places = token_positions(tokens, past)
+        if lengths is not None:  # padding is not part of the length that "dynamic" rotary looks at
+            places = np.minimum(places, ((0 if past is None else past) + ends - 1)[:, None])
+        turn = self._rotation(places)
         with restored_on_error(caches or ()):
             x = self.decoder(x, caches=caches, lengths=lengths, positions=turn, **decoder_options)
             if last_only:
