@@ -28,6 +28,7 @@ from transformers_models import (  # noqa: E402
 )
 
 import fastattn.transformers  # noqa: E402
+from fastattn.transformers import _masks  # noqa: E402
 
 TOLERANCE = 1e-5
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -285,6 +286,12 @@ def test_training_with_dropout():
         ours(input_ids=tokens(1, 5))
 
 
+def test_continuous_batching():
+    query = torch.zeros(1, 4, 5, 8)
+    with pytest.raises(NotImplementedError, match=r"^cache: expected None, got dict"):
+        fastattn.transformers.attend(None, query, query, query, None, cache={})
+
+
 @pytest.mark.parametrize("name", ["indices", "block_indices", "sinks"])
 def test_keys_and_sinks_of_each_query(name):
     """Sparse models leave to the attention function to see nothing but the keys they chose."""
@@ -311,6 +318,12 @@ def test_model_with_attention_of_its_own():
     message = r"attn_implementation: expected 'eager' for BloomConfig"
     with pytest.raises(ValueError, match=message):
         model(input_ids=tokens(1, 5))
+
+
+def test_model_of_models():
+    """Llava's own code attends to nothing: its parts ask for an attention function."""
+    model = transformers.LlavaForConditionalGeneration
+    _masks.refuse_models_that_add_masks(model.config_class)
 
 
 def test_mask_of_two_axes():
@@ -343,5 +356,9 @@ def test_packed_sequences_have_neither_weights_nor_bias(name):
 
 
 def test_name():
+    fastattn.transformers.register("mine")
+    found = [transformers.AttentionInterface(), transformers.AttentionMaskInterface()]
+    assert found[0]["mine"] is fastattn.transformers.attend
+    assert found[1]["mine"] is fastattn.transformers.attention_mask
     with pytest.raises(TypeError, match=r"name: expected a string, got int"):
         fastattn.transformers.register(3)

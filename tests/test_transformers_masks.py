@@ -3,6 +3,7 @@
 
 import copy
 import itertools
+import operator
 
 import pytest
 
@@ -50,6 +51,11 @@ def same(mask, expected, queries, keys):
 # ---- patterns ------------------------------------------------------------------------------------
 
 
+def sliding_window_overlay(sliding_window):
+    """Another function than that of transformers, by its name."""
+    return lambda batch, head, query, key: key > query + sliding_window
+
+
 @pytest.mark.parametrize(
     "function, pattern",
     [
@@ -66,10 +72,11 @@ def same(mask, expected, queries, keys):
         (masking_utils.and_masks(lambda b, h, q, k: q > k, PATTERNS["causal"]), None),
         (masking_utils.chunked_causal_mask_function(4, torch.zeros(2, dtype=int)), None),
         (lambda batch, head, query, key: key <= query, None),
+        (sliding_window_overlay(4), None),
         (print, None),
     ],
     ids=["causal", "bidirectional", "window", "two-sided", "and", "and causal", "or", "mine last",
-         "mine first", "chunked", "mine", "builtin"],
+         "mine first", "chunked", "mine", "mine by name", "builtin"],
 )  # fmt: skip
 def test_pattern(function, pattern):
     assert pattern_of(function) == pattern
@@ -99,6 +106,8 @@ TOKENS = {
     "row": [[0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]],
     "holes": [[1, 0, 1, 1, 1, 1], [1, 1, 1, 0, 1, 1]],
     "short": [[1, 1, 1, 1], [0, 1, 1, 1]],  # of a static cache: the rest is not there yet
+    "short, all": [[1, 1, 1, 1], [1, 1, 1, 1]],
+    "short, holes": [[1, 0, 1, 1], [1, 1, 0, 1]],
 }
 
 
@@ -109,7 +118,7 @@ def test_prefill(name, tokens):
     mask = make(PATTERNS[name], attention_mask=seen)
     same(mask, table(PATTERNS[name], attention_mask=seen), 6, 6)
     assert mask.shape == (2, 1, 6, 6) and mask.dtype == torch.bool and mask.ndim == 4
-    if tokens == "holes" and name != "bidirectional":
+    if tokens in ("holes", "short, holes") and name != "bidirectional":
         assert not isinstance(mask, CompactMask)
     else:
         assert isinstance(mask, CompactMask) and not mask.touched
@@ -119,9 +128,12 @@ def test_prefill(name, tokens):
 @pytest.mark.parametrize("queries, offset, kv_offset", [(1, 5, 0), (3, 3, 0), (2, 7, 3), (1, 9, 4)])
 @pytest.mark.parametrize("as_tensor", [False, True])
 def test_behind_a_cache(name, queries, offset, kv_offset, as_tensor):
-    """Queries at `offset`, keys from `kv_offset`, as caches of sliding layers have them."""
+    """Queries at `offset`, keys from `kv_offset`, as caches of sliding layers have them.
+
+    What is said of keys behind them does not count.
+    """
     keys = offset + queries - kv_offset
-    seen = torch.ones(2, offset + queries, dtype=torch.bool)
+    seen = torch.ones(2, offset + queries + 2, dtype=torch.bool)
     seen[1, : kv_offset + 2] = False
     options = {"q_offset": torch.tensor(offset) if as_tensor else offset, "kv_offset": kv_offset}
     for given in None, seen:
@@ -138,6 +150,8 @@ def test_ranges_say_no_more_than_needed():
     assert decode(make(PATTERNS["bidirectional"]), 6, 6) == {}
     assert decode(make(PATTERNS["causal"], 1, 6, q_offset=5), 1, 6) == {"causal": True}
     assert decode(make(PATTERNS["causal"], 2, 6), 2, 6) == {"causal": True, "q_offset": 0}
+    oneself = make(masking_utils.sliding_window_causal_mask_function(1))
+    assert decode(oneself, 6, 6) == {"causal": True, "window_size": (0, 0)}
 
 
 def test_position_of_transformers_before_5_4():
@@ -174,7 +188,11 @@ def test_unknown_patterns_get_a_table(kind):
 CHANGES = {
     "last": lambda mask: mask[:, :, -2:, :],
     "some": lambda mask: mask[:, :, 1:4, :],
+    "none": lambda mask: mask[:, :, 4:2, :],
     "slice of a slice": lambda mask: mask[:, :, 1:, :][:, :, -3:-1, :],
+    "flip of it": lambda mask: mask[:, :, 1:, :][:, :, -3:-1, :].flip(-1),
+    "batch": lambda mask: mask[1:, :, 1:, :],
+    "keys alone": lambda mask: mask[:, :, :, :4],
     "every other": lambda mask: mask[:, :, ::2, :],
     "one": lambda mask: mask[:, :, 3, :][:, :, None],
     "keys": lambda mask: mask[..., :4],
@@ -183,6 +201,9 @@ CHANGES = {
     "logic": lambda mask: mask & torch.ones(6, 6, dtype=torch.bool).triu(-1),
     "bias": lambda mask: torch.eye(6)[None, None] + mask,
     "add": lambda mask: mask.add(torch.eye(6)),
+    "add from the right": lambda mask: mask.__radd__(torch.eye(6)),
+    "add in place": lambda mask: torch.eye(6).repeat(2, 1, 1, 1).add_(mask),
+    "add by an operator": lambda mask: operator.iadd(torch.eye(6).repeat(2, 1, 1, 1), mask),
     "heads": lambda mask: mask.repeat(1, 4, 1, 1).reshape(2, 4, 6, 6),
     "cat": lambda mask: torch.cat([mask, mask], 1)[:, 1:],
     "copy": copy.deepcopy,
@@ -214,6 +235,12 @@ def test_queries_of_a_mask_need_no_table():
         mask = make(PATTERNS[name], attention_mask=seen)
         rows = CHANGES["some"](mask)
         assert isinstance(rows, CompactMask) and not mask.touched and not rows.touched
+
+
+def test_mask_for_other_keys():
+    query, key = torch.zeros(2, 4, 6, 8), torch.zeros(2, 4, 7, 8)
+    with pytest.raises(ValueError, match=r"mask: expected .* \(2, 4, 6, 7\), got \(2, 1, 6, 6"):
+        ft.attend(None, query, key, key, make(PATTERNS["causal"]))
 
 
 def test_table_made_after_the_cache_went_on():
@@ -269,10 +296,11 @@ def test_packed_in_ways_that_bounds_do_not_say(kind):
 
 
 class Layer:
-    is_causal = True
+    def __init__(self, is_causal):
+        self.is_causal = is_causal
 
 
-@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("window", [None, 1, 3])
 @pytest.mark.parametrize("queries, keys", [(6, 6), (4, 6), (1, 6)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_no_mask(causal, queries, keys, window):
@@ -280,16 +308,17 @@ def test_no_mask(causal, queries, keys, window):
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(2, 4, queries, 8, generator=generator)
     key, value = (torch.randn(2, 2, keys, 8, generator=generator) for _ in range(2))
-    options = {"sliding_window": window}
-    by_layer = ft.attend(Layer() if causal else object(), query, key, value, None,
-                         is_causal=None if causal else False, **options)[0]  # fmt: skip
     position = torch.arange(queries)[:, None] + (keys - 1 if queries == 1 else 0)
     j = torch.arange(keys)
     allowed = (j <= position) if causal else torch.ones(queries, keys, dtype=torch.bool)
     if window is not None:
         allowed = allowed & ((j - position).abs() < window)
     expected = ft.attend(None, query, key, value, allowed[None, None])[0]
-    torch.testing.assert_close(by_layer, expected)
+    calls = [(Layer(causal), None), (Layer(not causal), causal)]
+    calls += [(None, None)] * causal  # what a layer is that does not say
+    for layer, given in calls:
+        out = ft.attend(layer, query, key, value, None, is_causal=given, sliding_window=window)[0]
+        torch.testing.assert_close(out, expected)
 
 
 @pytest.mark.parametrize("mask", ["none", "ranges", "bool", "float"])
@@ -309,6 +338,36 @@ def test_position_bias(mask):
     expected = bias if mask == "none" else bias.masked_fill(~allowed, -torch.inf)
     truth = torch.nn.functional.scaled_dot_product_attention(query, key, value, expected, scale=0.3)
     torch.testing.assert_close(out, truth.transpose(1, 2), rtol=0, atol=2e-6)
+
+
+def test_bias_of_a_query_that_sees_nothing():
+    query, allowed = torch.ones(1, 2, 3, 8), torch.eye(3, dtype=torch.bool)
+    allowed[1] = False
+    options = {"position_bias": torch.zeros(1, 2, 3, 3)}
+    out, _ = ft.attend(None, query, query, query, allowed[None, None], **options)
+    assert out[0, :, 0, 0].tolist() == [1, 0, 1]
+
+
+def test_weights_are_those_of_the_output():
+    query = torch.randn(2, 4, 6, 8, generator=torch.Generator().manual_seed(0))
+    options = {"scaling": 0.9, "softcap": 2.0, "output_attentions": True}
+    out, weights = ft.attend(None, query, query, query, None, **options)
+    torch.testing.assert_close((weights @ query).transpose(1, 2), out)
+
+
+def test_cu_seq_lens_without_a_mask():
+    """Each sequence as alone, with keys and options of its own."""
+    generator = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(1, 4, length, 8, generator=generator) for length in (5, 7))
+    options = {"is_causal": False, "scaling": 0.5, "s_aux": torch.ones(4)}
+    cuts = [torch.tensor(cuts, dtype=torch.int32) for cuts in ([0, 2, 5], [0, 3, 7])]
+    lengths = dict(zip(("cu_seq_lens_q", "cu_seq_lens_k"), cuts, strict=True))
+    out, _ = ft.attend(None, query, key, key, None, **lengths, **options)
+    parts = [
+        ft.attend(None, rows, keys, keys, None, **options)[0]
+        for rows, keys in zip(query.split([2, 3], 2), key.split([3, 4], 2), strict=True)
+    ]
+    torch.testing.assert_close(out, torch.cat(parts, 1))
 
 
 def test_positions_far_out():
