@@ -356,8 +356,8 @@ CASES = {
     ),
     "encoder-decoder": (
         lambda: layers.EncoderDecoder(
-            layers.Encoder([]), layers.Decoder([decoder_layer()]), layers.Embedding(W),
-            layers.Embedding(W),
+            layers.Encoder([]), layers.Decoder([crossing(), decoder_layer()]),
+            layers.Embedding(W), layers.Embedding(W),
         ), ValueError, "decoder: expected cross-attention in every layer",
     ),
     "temperature": (

@@ -335,8 +335,9 @@ def test_bad_input(tmp_path):
             model.generate(prompt)
     with pytest.raises(TypeError, match="prompt_ids: expected integers, got dtype float64"):
         model.generate(np.array([1.0]))
-    with pytest.raises(ValueError, match="top_k: expected None with temperature 0, got 3"):
-        model.generate([1], top_k=3)
+    for name in "top_k", "top_p", "seed":
+        with pytest.raises(ValueError, match=f"{name}: expected None with temperature 0, got 3"):
+            model.generate([1], **{name: 3})
     with pytest.raises(ValueError, match="lengths: expected values from 0 to 3, got 4"):
         model(np.zeros((2, 3), int), lengths=[3, 4], last_only=True)
     with pytest.raises(ValueError, match=r"ids: expected shape \(batch, tokens\), got \(3,\)"):

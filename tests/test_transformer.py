@@ -255,6 +255,7 @@ def test_greedy_decoding_equals_the_full_forward(model, rng):
 
 
 def test_number_of_new_tokens(model):
+    assert model.greedy([1, 2], begin_id=1, max_new_tokens=0).shape == (0,)
     with pytest.raises(TypeError, match="max_new_tokens: expected an integer, got NoneType"):
         model.greedy([1, 2], begin_id=1, max_new_tokens=None)
 
@@ -277,10 +278,16 @@ def test_sampling(model, rng):
     assert model.sample(source, top_k=1, seed=3, **options).tolist() == greedy.tolist()
     hot = [model.sample(source, temperature=5.0, seed=seed, **options) for seed in (0, 0, 1)]
     assert hot[0].tolist() == hot[1].tolist() != hot[2].tolist()
+    plain, one = (
+        model.sample(source, seed=0, **each, **options) for each in ({}, {"temperature": 1})
+    )
+    assert plain.tolist() == one.tolist()
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"top_k": 5}, {"top_p": 0.8}, {"top_k": 9, "top_p": 0.6}], ids=str
+    "options",
+    [{}, {"top_k": 5}, {"top_k": 41}, {"top_p": 0.8}, {"top_k": 9, "top_p": 0.6}],
+    ids=str,
 )
 def test_probabilities_match_transformers(rng, options):
     torch = pytest.importorskip("torch")

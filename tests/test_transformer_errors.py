@@ -173,6 +173,10 @@ PARTS = {
     "memory of one": (
         lambda: crossing()(X, (X,)), ValueError, r"memory: expected 2 arrays, \(k, v\), got 1",
     ),
+    "memory of more layers": (
+        lambda: layers.Decoder([crossing()])(X, [(X, X)] * 2), ValueError,
+        "memory: expected 1, one for each layer, got 2",
+    ),
     "memory of the method": (
         lambda: layers.Decoder([crossing()]).keys_values(X[..., :7]), ValueError,
         "memory: expected 8 features, got shape",
