@@ -172,6 +172,22 @@ def test_encode_pools_as_the_files_say(tmp_path, pooling, normalize):
         np.testing.assert_allclose(vector, expected, atol=TOLERANCE)
 
 
+def test_pooling_by_name(tmp_path):
+    saved(tmp_path, "bert")
+    write_modules(tmp_path, {"pooling_mode": "cls"})
+    assert load_bert(tmp_path).pooling == "cls"
+
+
+def test_texts_are_lowered_and_cut_as_the_files_say(tmp_path):
+    saved(tmp_path, "bert")
+    limits = {"max_seq_length": 100, "do_lower_case": True}
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps(limits))
+    model = load_with_words(tmp_path)
+    assert model.max_tokens == 20  # there are no more positions
+    large, small = model.tokenize(["RAIN", "rain"])
+    assert large.tolist() == small.tolist()
+
+
 def test_encode_does_not_depend_on_the_grouping(tmp_path):
     saved(tmp_path, "bert")
     model = load_with_words(tmp_path)
@@ -231,10 +247,13 @@ def test_a_tokenizer_must_be_able_to_cut(tmp_path, max_tokens):
 
 def test_patterns_of_a_text(tmp_path):
     saved(tmp_path, "bert")
-    tokens, weights = load_with_words(tmp_path).patterns("the cat sleeps")
+    model = load_with_words(tmp_path)
+    tokens, weights = model.patterns("the cat sleeps")
     assert tokens == ["[CLS]", "the", "cat", "sleeps", "[SEP]"]
     assert weights.shape == (2, 4, 5, 5)
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
+    _, patterns = model(model.tokenize(["the cat sleeps"])[0][None], need_weights=True)
+    np.testing.assert_array_equal(weights[:, None], patterns)
 
 
 # --- what it refuses -----------------------------------------------------------------------------
@@ -320,3 +339,8 @@ def test_bad_input(tmp_path):
         load_with_words(tmp_path).tokenize("text")
     with pytest.raises(ValueError, match="batch_tokens: expected an integer not below 1, got 0"):
         load_with_words(tmp_path).encode(["text"], batch_tokens=0)
+    with pytest.raises(ValueError, match="num_threads: expected an integer not below 1, got 0"):
+        load_with_words(tmp_path).encode(["text"], num_threads=0)
+    saved(tmp_path, "distilbert")
+    with pytest.raises(ValueError, match="type_ids: expected None, this model has no token types"):
+        load_bert(tmp_path)(np.zeros((1, 3), int), type_ids=np.zeros(3, int))

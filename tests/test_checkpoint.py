@@ -113,6 +113,7 @@ def entry(**changes):
     "data, message",
     [
         (b"", "its header does not fit"),
+        (damaged(size=10), "its header does not fit"),  # but for the size itself
         (b"1234567", "its header does not fit"),
         (damaged(size=1 << 40), "its header does not fit"),
         (damaged(b"nonsense"), "header: expected JSON, Expecting value"),

@@ -195,6 +195,10 @@ def test_stop_tokens_and_streaming(tmp_path, rng):
         model.stream(prompt, stop_ids=[None])
     stream = model.stream(prompt, max_new_tokens=15)
     assert [int(each[0]) for each in stream] == expected
+    path.unlink()
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": stop}))
+    assert load_llama(tmp_path).stop_ids == (stop,)
 
 
 def test_sampling_is_repeatable(tmp_path, rng):
@@ -258,6 +262,16 @@ def test_rotary_of_older_files(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     plain = load_llama(tmp_path).decoder.layers[0].self_attention.rotary
     assert plain.base == 10000.0 and plain.scaling == {"rope_type": "default"}
+
+
+def test_windows_of_older_files(tmp_path):
+    """Before layer_types there was the first layer that has a window."""
+    saved(tmp_path, "qwen2 with window")
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "layer_types": None}))
+    layers = load_llama(tmp_path).decoder.layers
+    assert [layer.self_attention.window_size for layer in layers] == [None, (4, 0)]
 
 
 def test_texts(tmp_path):
