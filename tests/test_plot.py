@@ -74,6 +74,21 @@ def test_many_tokens_have_no_words(rng):
     assert max(panel.figure.get_size_inches()) < 40
     [panel] = drawn(plot.heatmap(np.ones((2, 90)), list("ab"), key_tokens=["word"] * 90))
     assert (panel.get_xlabel(), panel.get_ylabel()) == ("key", "")
+    assert {text.get_rotation() for text in panel.get_xticklabels()} == {0}
+
+
+def test_as_many_words_as_can_be_read():
+    words = [str(n) for n in range(plot.WORDS)]
+    [panel] = drawn(plot.heatmap(np.ones((2, plot.WORDS)), list("ab"), key_tokens=words))
+    assert [text.get_text() for text in panel.get_xticklabels()] == words
+    assert {text.get_rotation() for text in panel.get_xticklabels()} == {90}
+    width, height = panel.figure.get_size_inches()
+    assert width > 2 * height
+
+
+def test_largest_is_the_darkest():
+    [panel] = drawn(plot.heatmap(np.full((2, 2), 0.2), largest=0.3))
+    assert panel.images[0].get_clim() == (0, 0.3)
 
 
 @pytest.mark.parametrize(
