@@ -89,6 +89,21 @@ def test_run_takes_what_attention_takes(files, options, keywords, monkeypatch):
     close(np.load(folder / "out.npy"), expected)
 
 
+@pytest.mark.forces_isa
+def test_run_on_another_isa(files, monkeypatch):
+    used = []
+
+    def attention(*arrays, **keywords):
+        used.append(fastattn.isa())
+        return real(*arrays, **keywords)
+
+    real = fastattn.attention
+    monkeypatch.setattr(fastattn, "attention", attention)
+    for isa in fastattn.isas():
+        assert cli.main(command(files[0], "--isa", isa)) == 0
+    assert used == list(fastattn.isas())
+
+
 def test_run_writes_under_exactly_that_name(files):
     folder, _ = files
     arguments = command(folder)

@@ -109,13 +109,17 @@ def test_run_writes_to_a_pipe(arrays):
         np.testing.assert_array_equal(np.load(io.BytesIO(source.read())), expected)
 
 
-def test_run_keeps_its_report_out_of_the_result(arrays, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("own", ["-o", "--lse"])
+def test_run_keeps_its_report_out_of_the_result(arrays, own, tmp_path, monkeypatch, capsys):
     command, expected = arrays
-    path = tmp_path / "out.npy"
-    with path.open("w") as stream:  # as by -o /dev/stdout > out.npy
+    paths = {option: tmp_path / f"{option}.npy" for option in ("-o", "--lse")}
+    with paths[own].open("w") as stream:  # as by -o /dev/stdout > out.npy
         monkeypatch.setattr(sys, "stdout", stream)
-        assert cli.main([*command, "-o", str(path)]) == 0
+        options = [text for option, path in paths.items() for text in (option, str(path))]
+        assert cli.main([*command, *options]) == 0
         monkeypatch.undo()
-    assert path.stat().st_size == 128 + expected.nbytes
-    np.testing.assert_array_equal(np.load(path), expected)
+    results = np.load(paths["-o"]), np.load(paths["--lse"])
+    np.testing.assert_array_equal(results[0], expected)
+    written = results[("-o", "--lse").index(own)]
+    assert paths[own].stat().st_size == 128 + written.nbytes
     assert "GFLOP/s" in capsys.readouterr().err
