@@ -278,10 +278,8 @@ def test_sampling(model, rng):
     assert model.sample(source, top_k=1, seed=3, **options).tolist() == greedy.tolist()
     hot = [model.sample(source, temperature=5.0, seed=seed, **options) for seed in (0, 0, 1)]
     assert hot[0].tolist() == hot[1].tolist() != hot[2].tolist()
-    plain, one = (
-        model.sample(source, seed=0, **each, **options) for each in ({}, {"temperature": 1})
-    )
-    assert plain.tolist() == one.tolist()
+    warm = [model.sample(source, seed=0, **options, **each) for each in ({}, {"temperature": 1})]
+    assert warm[0].tolist() == warm[1].tolist()
 
 
 @pytest.mark.parametrize(
