@@ -8,7 +8,7 @@ import os
 import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, Literal, Self
+from typing import Any, BinaryIO, ClassVar, Literal, Self, cast
 
 import numpy as np
 
@@ -328,7 +328,7 @@ class Cache(abc.ABC):
         """
         cache = cls.from_state(files.load(file, mmap_mode))
         if mmap_mode == "r+":
-            cache._directory = Path(file).absolute()
+            cache._directory = Path(cast(FilePath, file)).absolute()  # no other can be mapped so
         return cache
 
     def flush(self) -> None:
