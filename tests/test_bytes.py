@@ -102,19 +102,27 @@ def test_queries_that_no_integer_carries(isa, bad, rng):
 
 
 @pytest.mark.parametrize(
-    "which, bad", [("k_scale", np.nan), ("v_scale", np.nan), ("v_scale", np.inf)]
+    "which, bad, starts",
+    [
+        ("k_scale", np.nan, 9),
+        ("v_scale", np.nan, 9),
+        ("v_scale", np.inf, 9),
+        ("k_scale", np.inf, 9),
+        ("k_scale", np.inf, 0),
+    ],
 )
-def test_scales_that_are_no_numbers(isa, which, bad, rng):
-    """At a key that only the last query sees, and at one that nobody does."""
+def test_scales_that_are_no_numbers(isa, which, bad, starts, rng):
+    """At a key that only the last query sees, and at one that nobody does, or all do."""
     q, k, v, scales = of_int8(rng, batch=1, queries=3, keys=267)
     scales = {name: np.full(k.shape[:3], scale, np.float32) for name, scale in scales.items()}
     scales[which][..., 5], scales[which][..., -1] = bad, bad
-    options = {"causal": True, "kv_starts": 9}
+    options = {"causal": True, "kv_starts": starts}
     out = cases.run(isa, q, k, v, **options, **scales)[0]
-    expected = reference.attention(q, k, v, **options, **scales)
+    with np.errstate(invalid="ignore"):
+        expected = reference.attention(q, k, v, **options, **scales)
     np.testing.assert_array_equal(np.isnan(out), np.isnan(expected))
     np.testing.assert_array_equal(np.isinf(out), np.isinf(expected))
-    assert np.isfinite(out[:, :, :-1]).all()
+    assert np.isfinite(out[:, :, :-1]).all() == (starts > 5)
 
 
 @pytest.mark.parametrize("which", [0, -1], ids=["seen", "unseen"])
@@ -180,17 +188,19 @@ def test_scales_that_one_piece_does_not_carry(isa, which, scale, rng):
     cases.check(cases.run(isa, q, k, v, **scales), q, k, v, **scales)
 
 
-@pytest.mark.parametrize("queries", [1, 3, 4, 8])
+@pytest.mark.parametrize(
+    "queries, great", [(1, ...), (3, ...), (4, ...), (8, ...), (4, 2)], ids=str
+)
 @pytest.mark.parametrize("cap", [0.0, 20000.0])
 @pytest.mark.parametrize("size", [1, 2000, 2**18, 2**24])
-@pytest.mark.parametrize("scale", [0.125, -0.125])
-def test_small_features_beside_a_great_one(isa, queries, cap, size, scale, rng):
-    """Of which no key has anything: then all digits of the others count."""
+@pytest.mark.parametrize("scale, k_scale", [(0.125, -0.1), (-0.125, 0.1)])
+def test_small_features_beside_a_great_one(isa, queries, great, cap, size, scale, k_scale, rng):
+    """Of which no key has anything: then all digits of the others count, in every row or in one."""
     q, k, v = tensors(rng, batch=1, kv_heads=1, queries=queries, keys=1300)
     k = np.round(k.astype(np.float32) * 40).astype(np.int8)
-    q[..., 7], k[..., 7] = size, 0
+    q[:, :, great, 7], k[..., 7] = size, 0
     v = np.round(v.astype(np.float32) * 40).astype(np.int8)
-    given = {"k_scale": 0.1, "v_scale": 0.025, "softcap": cap, "scale": scale}
+    given = {"k_scale": k_scale, "v_scale": 0.025, "softcap": cap, "scale": scale}
     result = cases.run(isa, q, k, v, **given)
     cases.check(result, q, k, v, **given)
     expected, lse = reference.attention(q, k, v, return_lse=True, **given)
@@ -226,6 +236,16 @@ def test_values_that_are_not_carried_after_great_scores(isa, stored, queries, rn
     np.testing.assert_allclose(lse, expected_lse, rtol=1e-5)
     np.testing.assert_array_equal(np.isnan(out), np.isnan(expected))
     np.testing.assert_allclose(out[:, :, 0].astype(float), expected[:, :, 0], rtol=0.01, atol=1e-37)
+
+
+@pytest.mark.parametrize("stored", ["bfloat16", *BYTES])
+@pytest.mark.parametrize("queries", [1, 3, 6, 16, 20, 40])
+def test_averages_of_ones(isa, stored, queries, rng):
+    """They are 1 however probabilities are rounded, if those that are multiplied are summed."""
+    q, k, _ = tensors(rng, batch=1, queries=queries, keys=600)
+    k = (k.astype(np.float32) * (40 if stored == "int8" else 1)).astype(cases.dtype_of(stored))
+    scales = {"k_scale": 1 / 40, "v_scale": 1} if stored == "int8" else {}
+    np.testing.assert_array_equal(cases.run(isa, q, k, np.ones_like(k), **scales)[0], 1)
 
 
 LIMITS = {
