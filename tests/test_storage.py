@@ -59,7 +59,7 @@ def test_depths(isa, depth, rng):
         cases.check(run(isa, q, k, v), q, k, v)
 
 
-@pytest.mark.parametrize("depth", [33, 960, 2048])
+@pytest.mark.parametrize("depth", [33, 520, 960, 1100, 2048])
 @pytest.mark.parametrize("queries", [1, 5])
 def test_greatest_sums_of_integers(isa, depth, queries, rng):
     """Every feature of a key counts as much as it can, with either sign."""
