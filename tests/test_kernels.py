@@ -145,7 +145,8 @@ def check_narrow(p, rng):
         middle = finite[:-1] + (finite[1:] - finite[:-1]) / 2
         near = np.nextafter(middle, np.dtype(p.dtype).type(np.inf))
         special = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 65519, 65520, 1e-45], p.dtype)
-        values = np.concatenate([numbers, middle, near, -near, special])[: 1 << 18]
+        nan = np.array([0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001], np.uint32).view(p.dtype)
+        values = np.concatenate([numbers, middle, near, -near, special, nan])[: 1 << 18]
         stored = np.full(values.size + 1, 7).astype(row.dtype)
         _kernels.narrow(p.isa, storage, values, stored[:-1])
         with np.errstate(over="ignore", invalid="ignore"):
