@@ -8,6 +8,7 @@ import sys
 import cases
 import numpy as np
 import pytest
+from test_storage import PAIRS, narrow
 
 import fastattn
 
@@ -43,31 +44,61 @@ class Guarded:
 
     def array(self, values, at_end):
         start = PAGE + (self.pages * PAGE - values.nbytes if at_end else 0)
-        array = np.frombuffer(self.map, values.dtype, values.size, start).reshape(values.shape)
-        array[...] = values
-        return array
+        bits = values.view(f"u{values.itemsize}")  # not every dtype has a buffer
+        array = np.frombuffer(self.map, bits.dtype, bits.size, start).reshape(bits.shape)
+        array[...] = bits
+        return array.view(values.dtype)
 
 
-@pytest.mark.no_sanitizer
-@pytest.mark.skipif(sys.platform == "win32", reason="needs mprotect")
-@pytest.mark.parametrize("at_end", [True, False], ids=["end", "begin"])
+def check_guarded(isa, at_end, q, k, v, **options):
+    """Compare one call, all of whose arrays end (or begin) at such a page, with the oracle."""
+
+    def guarded(x):
+        return Guarded(x.nbytes).array(x, at_end)
+
+    out = np.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
+    arrays = {name: guarded(x) for name, x in options.items()}
+    result = cases.run(
+        isa, guarded(q), guarded(k), guarded(v), out=guarded(out), causal=True, **arrays
+    )
+    cases.check(result, q, k, v, causal=True, **options)
+
+
+def of_guard_pages(test):
+    """Mark a test of at_end."""
+    test = pytest.mark.parametrize("at_end", [True, False], ids=["end", "begin"])(test)
+    test = pytest.mark.skipif(sys.platform == "win32", reason="needs mprotect")(test)
+    return pytest.mark.no_sanitizer(test)
+
+
+@of_guard_pages
 @pytest.mark.parametrize(
     "shape", [(1, 1, 1, 1), (17, 33, 5, 3), (49, 130, 64, 64), (24, 64, 33, 12)]
 )
 def test_guard_pages(isa, dtype, shape, at_end, rng):
     queries, keys, depth, dv = shape
     q, k, v = cases.tensors(rng, dtype, queries=queries, keys=keys, depth=depth, dv=dv)
-    masks = [None, rng.random((queries, keys)) < 0.6, rng.standard_normal((queries, keys))]
-    for mask in masks:
-        if mask is not None and mask.dtype != bool:
-            mask = mask.astype(dtype)
-        options = {} if mask is None else {"attn_mask": mask}
-        guards = [Guarded(x.nbytes) for x in (q, k, v, q[..., :1] * v[..., :1, :])]
-        inputs = [g.array(x, at_end) for g, x in zip(guards, (q, k, v), strict=False)]
-        out = guards[3].array(np.zeros((1, 2, queries, dv), dtype), at_end)
-        if mask is not None:
-            guard = Guarded(mask.nbytes)
-            options["attn_mask"] = guard.array(mask, at_end)
-        with fastattn.use_isa(isa):
-            result = fastattn.attention(*inputs, out=out, return_lse=True, causal=True, **options)
-        cases.check(result, q, k, v, causal=True, **options)
+    check_guarded(isa, at_end, q, k, v)
+    check_guarded(isa, at_end, q, k, v, attn_mask=rng.random((queries, keys)) < 0.6)
+    mask = rng.standard_normal((queries, keys)).astype(dtype)
+    check_guarded(isa, at_end, q, k, v, attn_mask=mask)
+
+
+@of_guard_pages
+@pytest.mark.parametrize(
+    "pair",
+    [*PAIRS, ("bfloat16", "float8_e4m3fn"), ("bfloat16", "float8_e5m2")],
+    ids="-".join,
+)
+@pytest.mark.parametrize("shape", [(1, 33, 15, 31), (4, 97, 79, 95), (40, 130, 63, 47)])
+def test_guard_pages_of_narrow_keys(isa, pair, shape, at_end, rng):
+    """A feature fewer than whole vectors have; scales guarded as well."""
+    queries, keys, depth, dv = shape
+    q, k, v = cases.tensors(rng, "float32", queries=queries, keys=keys, depth=depth, dv=dv)
+    of_q, of_k = map(cases.dtype_of, pair)
+    q, k, v = q.astype(of_q), narrow(k, of_k), narrow(v, of_k)
+    scales = {}
+    if of_k.itemsize == 1:
+        scale = np.full(k.shape[:-1], 1 / 40 if of_k == np.int8 else 1, np.float32)
+        scales = {"k_scale": scale, "v_scale": scale}
+    check_guarded(isa, at_end, q, k, v, **scales)
