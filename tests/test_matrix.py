@@ -138,13 +138,28 @@ def test_large_scores_of_high_precision(kind, rng):
     check(kind, q, k, v, scale=8.0)
 
 
+@pytest.mark.parametrize("kind", marked([("float32", "high")]))
+def test_two_pieces_are_rounded(kind, rng):
+    """Which leaves 2^-17 of a number, where pieces that are cut off leave 2^-15."""
+    q, k, v = (np.zeros((1, 4, rows, 64), np.float32) for rows in (QUERIES, 128, 128))
+    v[:] = rng.uniform(1, 2, (1, 4, 1, 64))
+    out = cases.run(ISA, q, k, v, precision=kind[1])[0]
+    assert (np.abs(out / v[:, :, :1] - 1) <= 2.0**-17 + 2e-6).all()
+    q[..., 0], q[..., 1] = rng.uniform(0, 4, q.shape[:-1]), 1
+    k[..., 1, 0], k[..., 2:, 1] = -1, -1000
+    v[:] = np.arange(128)[:, None] == 1
+    out = cases.run(ISA, q, k, v, precision=kind[1], scale=1.0)[0]
+    expected = reference.attention(q, k, v, scale=1.0)
+    assert (np.abs(out / expected - 1) <= 2.0**-17 + 4e-6).all()
+
+
 @pytest.mark.parametrize("kind", marked([KINDS[0], KINDS[2], KINDS[4]]))
-@pytest.mark.parametrize("queries", [14, QUERIES])
-def test_pages_and_packed_sequences(kind, queries, rng):
+@pytest.mark.parametrize("queries, page", [(14, 16), (14, 12), (QUERIES, 16)])
+def test_pages_and_packed_sequences(kind, queries, page, rng):
     """The same keys in pages, and the same sequences packed, to the bit."""
     q, k, v = tensors(rng, kind, queries=queries)
     out, lse = cases.run(ISA, q, k, v, kv_lengths=LENGTHS)
-    (in_pages, table) = pages.into_pages(rng, [k, v], 16)
+    (in_pages, table) = pages.into_pages(rng, [k, v], page)
     options = {"block_table": table, "kv_lengths": LENGTHS}
     paged, paged_lse = cases.run(ISA, q, *in_pages, **options)
     np.testing.assert_array_equal(paged, out)
@@ -221,6 +236,11 @@ def test_few_rows_and_numbers_that_the_unit_does_not_carry(queries, rng):
     out = cases.run(ISA, q, k, column)[0]
     np.testing.assert_array_equal(out[..., 5], column[..., :queries, 5])
     np.testing.assert_array_equal(out[..., 6], 0)
+    for dv in (33, 65):  # the last of an odd number of features, too
+        odd = np.resize(v, (*v.shape[:-1], dv))
+        odd[..., -1] = 1e-40
+        out = cases.run(ISA, q, k, odd)[0]
+        np.testing.assert_array_equal(out[..., -1], odd[..., :queries, -1])
 
 
 @pytest.mark.parametrize("kind", marked(KINDS))
