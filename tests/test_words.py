@@ -118,6 +118,20 @@ class TestOnTheUnit:
             cases.check(cases.run(ISA, q, k, v, **options), q, k, v, **options)
 
 
+class TestErrorOnTheUnit:
+    pytestmark = on_the_unit
+
+    def test_probabilities(self):
+        """A row each, beside a probability of 1 and others of 0: its sum is what the unit takes."""
+        x = upper_half(np.linspace(0, 8, 16 * 40, endpoint=False, dtype=np.float32))
+        q, k, v = (np.zeros((1, 16, rows, 64), np.float32) for rows in (40, 64, 64))
+        q[..., 0], q[..., 1] = x.reshape(q.shape[:-1]), 1
+        k[..., 1, 0], k[..., 2:, 1] = -1, -1000
+        _, lse = cases.run(ISA, *narrowed(q, k, v), scale=float(np.log(2)))
+        p = np.expm1(lse.astype(np.float64)).ravel()
+        assert rms(p / 2.0**-x - 1) <= 1.8e-3
+
+
 @pytest.mark.parametrize("depth", [32, 64, 96, 128, 160, 256])
 @pytest.mark.parametrize("kind", ["bfloat16", "float16", "float32"])
 class TestTurns:
