@@ -41,15 +41,16 @@ static double decode(uint32_t bits, int exponent_bits, int mantissa_bits)
     const double fraction = (bits & ((1u << mantissa_bits) - 1)) / (double)(1u << mantissa_bits);
     double size = exponent ? ldexp(1 + fraction, exponent - bias) : ldexp(fraction, 1 - bias);
     if (exponent > 2 * bias && exponent_bits != 4) size = fraction > 0 ? NAN : INFINITY;
+    if (exponent_bits == 4 && (bits & 0x7f) == 0x7f) size = NAN;
     return bits >> (exponent_bits + mantissa_bits) & 1 ? -size : size;
 }
 
-/* Random bits of such a number, of size below 4. */
+/* Random bits of such a number, of size below 4; denormal, too, if exponents are few. */
 static uint32_t random_bits(int exponent_bits, int mantissa_bits)
 {
     const uint32_t bias = (1u << (exponent_bits - 1)) - 1;
     const uint32_t sign = draw(2) << (exponent_bits + mantissa_bits);
-    return sign | (bias + 1 - draw(bias < 12 ? bias : 12)) << mantissa_bits |
+    return sign | (bias + 1 - draw(bias < 16 ? bias + 2 : 12)) << mantissa_bits |
            draw(1u << mantissa_bits);
 }
 
