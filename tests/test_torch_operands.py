@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: MIT
+"""What fastattn.torch takes and refuses, where it reads memory and where it needs the operator."""
+
+import numpy as np
+import pytest
+
+import fastattn
+
+torch = pytest.importorskip("torch")
+
+import fastattn.torch as ft  # noqa: E402
+
+TAKEN = [
+    {"window_size": (2**70, 0)},
+    {"attn_mask": np.tri(6, dtype=bool)},
+    {"attn_mask": np.float32(0.5)},
+    {"kv_lengths": [6, 4], "sinks": np.ones(4)},
+    {"causal": np.True_, "scale": np.float32(0.5), "num_threads": np.int64(1)},
+]
+REFUSED = [
+    ({"window_size": 3}, TypeError, "window_size: expected a pair (left, right), got int"),
+    ({"window_size": ("a", 1)}, TypeError, "window_size: expected an integer, got str"),
+    ({"causal": 1}, TypeError, "causal: expected True or False, got int"),
+    ({"return_lse": 1}, TypeError, "return_lse: expected True or False, got int"),
+    ({"num_threads": True}, TypeError, "num_threads: expected an integer, got bool"),
+    ({"scale": "1"}, TypeError, "scale: expected a number, got str"),
+    ({"softcap": None}, TypeError, "softcap: expected a number, got NoneType"),
+    ({"layout": None}, TypeError, "layout: expected one of 'bhsd', 'bshd', got NoneType"),
+    ({"precision": 1}, TypeError, "precision: expected one of 'highest', 'high', 'medium', got"),
+    ({"attn_mask": [[True]]}, TypeError, "attn_mask: expected a torch.Tensor, got list"),
+    ({"k": None}, TypeError, "k: expected a torch.Tensor, got NoneType"),
+    ({"v": [1.0]}, TypeError, "v: expected a torch.Tensor, got list"),
+    ({"sinks": "x"}, TypeError, "sinks: expected an array of numbers, got str"),
+    ({"sinks": [[1], [1, 2]]}, ValueError, "sinks: expected an array of numbers, got a list of"),
+]
+
+
+@pytest.fixture(params=[False, True], ids=["eager", "operator"])
+def q(request, randn):
+    """Queries that are read where they lie, or that need the operator."""
+    return randn(2, 4, 6, 8).requires_grad_(request.param)
+
+
+@pytest.mark.parametrize("options", TAKEN, ids=lambda options: "-".join(options))
+def test_what_the_operator_takes(q, options):
+    plain = q.detach()
+    ours = ft.attention(q, plain, plain, **options).detach().numpy()
+    np.testing.assert_array_equal(ours, fastattn.attention(*[plain.numpy()] * 3, **options))
+
+
+def test_table_that_the_operator_takes(q, randn):
+    pages = randn(3, 4, 6, 8)
+    expected = ft.attention(q, pages, pages, block_table=torch.tensor([[2], [1]]))
+    for table in [[2], [1]], np.array([[2], [1]]):
+        assert torch.equal(ft.attention(q, pages, pages, block_table=table), expected)
+
+
+@pytest.mark.parametrize("options, error, message", REFUSED, ids=str)
+def test_what_the_operator_refuses(q, options, error, message):
+    with pytest.raises(error) as caught:
+        ft.attention(q, **{"k": q, "v": q} | options)
+    assert str(caught.value).startswith(message)
+
+
+SMALL = {
+    "k": (2, 4, 6, 8), "v": (2, 4, 6, 8), "attn_mask": (6, 6), "alibi_slopes": (4,), "sinks": (4,),
+    "q_offset": (2,), "kv_lengths": (2,), "kv_starts": (2,), "block_table": (2, 1),
+    "k_scale": (4,), "v_scale": (4,),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_one_tensor_on_meta_is_refused(q, name):
+    """The dispatcher takes the fake kernel then, which fills nothing."""
+    options = {"k": q, "v": q} | {name: torch.ones(SMALL[name], device="meta")}
+    with pytest.raises(TypeError, match=f"^{name}: expected a .* CPU.* on meta"):
+        ft.attention(q, **options)
+
+
+def test_pack_on_meta_is_refused(randn):
+    q = randn(5, 2, 4).requires_grad_()
+    with pytest.raises(TypeError, match=r"^cu_seqlens_q: expected a .* CPU.* on meta"):
+        ft.attention_varlen(q, q, q, torch.empty(3, dtype=torch.int64, device="meta"))
+
+
+def test_every_tensor_on_meta():
+    """What is given as numbers becomes a tensor on the CPU, and does no harm."""
+    q = torch.empty(2, 4, 6, 8, device="meta", requires_grad=True)
+    out = ft.attention(q, q, q, kv_lengths=[6, 4], q_offset=1)
+    assert out.device.type == "meta" and out.shape == q.shape
