@@ -62,6 +62,14 @@ def test_what_the_operator_refuses(q, options, error, message):
     assert str(caught.value).startswith(message)
 
 
+def test_default_device_of_torch(q):
+    plain = q.detach()
+    for options in {"kv_lengths": [6, 4]}, {"q_offset": 1}, {"attn_mask": np.tri(6, dtype=bool)}:
+        expected = ft.attention(q, plain, plain, **options)
+        with torch.device("meta"):
+            assert torch.equal(ft.attention(q, plain, plain, **options), expected)
+
+
 SMALL = {
     "k": (2, 4, 6, 8), "v": (2, 4, 6, 8), "attn_mask": (6, 6), "alibi_slopes": (4,), "sinks": (4,),
     "q_offset": (2,), "kv_lengths": (2,), "kv_starts": (2,), "block_table": (2, 1),

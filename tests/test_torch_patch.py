@@ -148,6 +148,16 @@ def test_compiled(randn):
     assert len(graphs) == 2
 
 
+def test_compiled_beside_a_default_device(randn):
+    """What the call adds of its own, the position of query 0, is on the CPU like the query."""
+    attend = torch.compile(
+        lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), backend="eager"
+    )
+    q = randn(1, 2, 3, 4)
+    with torch.device("meta"):
+        compare(lambda: attend(q))
+
+
 def test_modes(calls, randn):
     """A mode sees the call, as it would torch's, and does not keep it from fastattn."""
 

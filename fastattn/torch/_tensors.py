@@ -148,6 +148,8 @@ def refuse_gradients(values):
 def operand(name, value):
     """An argument that may be an array, in whatever form `fastattn` takes it, for an operator.
 
+    It becomes a tensor on the CPU, whatever torch's default device is.
+
     Raises
     ------
     TypeError, ValueError
@@ -156,11 +158,11 @@ def operand(name, value):
     if isinstance(value, Tensor) or (value is None and name not in _TENSORS):
         return value
     if name in _ONLY_ARRAYS:
-        return torch.as_tensor(_other_array(name, value))
+        return torch.as_tensor(_other_array(name, value), device="cpu")
     if isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
-        return torch.full((), value, dtype=torch.int64)
+        return torch.full((), value, dtype=torch.int64, device="cpu")
     try:
-        return torch.as_tensor(value)
+        return torch.as_tensor(value, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         options.small_array(name, value, "an array of numbers")  # for its message
         raise
