@@ -15,6 +15,7 @@ TAKEN = [
     {"attn_mask": np.tri(6, dtype=bool)},
     {"attn_mask": np.float32(0.5)},
     {"kv_lengths": [6, 4], "sinks": np.ones(4)},
+    {"kv_lengths": np.int64(5), "v_scale": 2**70},
     {"causal": np.True_, "scale": np.float32(0.5), "num_threads": np.int64(1)},
 ]
 REFUSED = [
@@ -30,6 +31,13 @@ REFUSED = [
     ({"attn_mask": [[True]]}, TypeError, "attn_mask: expected a torch.Tensor, got list"),
     ({"k": None}, TypeError, "k: expected a torch.Tensor, got NoneType"),
     ({"v": [1.0]}, TypeError, "v: expected a torch.Tensor, got list"),
+    ({"kv_lengths": [1, True]}, TypeError, "kv_lengths: expected integers, got dtype bool"),
+    ({"kv_lengths": [1, 2.5]}, TypeError, "kv_lengths: expected integers, got dtype float64"),
+    ({"kv_lengths": [1, 2**70]}, ValueError, "kv_lengths: expected integers of at most 64 bits"),
+    ({"q_offset": 2**70}, ValueError, "q_offset: expected "),
+    ({"k_scale": np.inf}, ValueError, "k_scale: expected a finite number, got inf"),
+    ({"k_scale": True}, TypeError, "k_scale: expected a number, got bool"),
+    ({"sinks": ["x"] * 4}, TypeError, "sinks: expected real numbers, got dtype str"),
     ({"sinks": "x"}, TypeError, "sinks: expected an array of numbers, got str"),
     ({"sinks": [[1], [1, 2]]}, ValueError, "sinks: expected an array of numbers, got a list of"),
 ]
@@ -46,6 +54,30 @@ def test_what_the_operator_takes(q, options):
     plain = q.detach()
     ours = ft.attention(q, plain, plain, **options).detach().numpy()
     np.testing.assert_array_equal(ours, fastattn.attention(*[plain.numpy()] * 3, **options))
+
+
+def test_no_lengths_of_no_batch(q):
+    assert ft.attention(q[:0], q[:0], q[:0], kv_lengths=[]).shape == (0, 4, 6, 8)
+
+
+@pytest.fixture
+def coarse_default():
+    torch.set_default_dtype(torch.bfloat16)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["called", "compiled"])
+@pytest.mark.parametrize("k_scale", [0.3, [0.1, 0.2, 0.3, 1.7]], ids=["number", "list"])
+def test_numbers_are_not_rounded(q, coarse_default, compiled, k_scale):
+    """To no default dtype of torch."""
+    q = q.detach().double().requires_grad_(q.requires_grad)
+    options = {"alibi_slopes": [0.1, 0.2, 0.3, 1.7], "sinks": (0.4, 0.5, 0.6, 0.7)}
+    options["k_scale"] = k_scale
+    attend = torch.compile(ft.attention, backend="eager") if compiled else ft.attention
+    ours = attend(q, q.detach(), q.detach(), **options).detach().numpy()
+    arrays = [q.detach().numpy()] * 3
+    np.testing.assert_array_equal(ours, fastattn.attention(*arrays, **options))
 
 
 def test_table_that_the_operator_takes(q, randn):

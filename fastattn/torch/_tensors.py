@@ -18,6 +18,9 @@ NO_GRADIENT = (
 )
 _TENSORS = {"q", "k", "v"}
 _ONLY_ARRAYS = _TENSORS | {"attn_mask"}
+_INTEGERS = {
+    "cu_seqlens_q", "cu_seqlens_k", "q_offset", "kv_lengths", "kv_starts", "block_table",
+}  # fmt: skip
 _DTYPES = _arrays.dtypes()
 _FLOAT32 = np.dtype(np.float32)
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -158,14 +161,35 @@ def operand(name, value):
     if isinstance(value, Tensor) or (value is None and name not in _TENSORS):
         return value
     if name in _ONLY_ARRAYS:
-        return torch.as_tensor(_other_array(name, value), device="cpu")
+        return _on_cpu(name, _other_array(name, value))
+    if not is_traced():  # Dynamo traces no dtype of NumPy, and symbols stay symbols
+        return _on_cpu(name, _numbers(name, value))
     if isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
         return torch.full((), value, dtype=torch.int64, device="cpu")
+    found = _on_cpu(name, value)
+    if found.is_floating_point() and not isinstance(value, np.ndarray):
+        # Numbers of Python have 53 bits, whatever torch's default dtype is.
+        return torch.as_tensor(value, dtype=torch.float64, device="cpu")
+    return found
+
+
+def _numbers(name, value):
+    """A number, a list or an array of numbers as an array, once it is what `fastattn` takes."""
+    number = isinstance(value, int | float | np.number)
+    if name in _INTEGERS:
+        what = "an integer or an array of integers"
+        found = options.integers(name, [value] if number else value, what)
+        return found.reshape(()) if number else found
+    return np.asarray(options.number(name, value)) if number else options.real_numbers(name, value)
+
+
+def _on_cpu(name, value):
+    """What torch makes a tensor of, on the CPU whatever its default device is."""
     try:
         return torch.as_tensor(value, device="cpu")
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError) as error:
         options.small_array(name, value, "an array of numbers")  # for its message
-        raise
+        raise TypeError(f"{name}: expected an array that torch can read: {error}") from error
 
 
 def lse_dtype(dtype):
