@@ -13,9 +13,11 @@ import fastattn.torch as ft  # noqa: E402
 TAKEN = [
     {"window_size": (2**70, 0)},
     {"attn_mask": np.tri(6, dtype=bool)},
+    {"attn_mask": np.tri(6, dtype=bool)[::-1]},
     {"attn_mask": np.float32(0.5)},
     {"kv_lengths": [6, 4], "sinks": np.ones(4)},
     {"kv_lengths": np.int64(5), "v_scale": 2**70},
+    {"kv_starts": np.array([1, 2])[::-1]},
     {"causal": np.True_, "scale": np.float32(0.5), "num_threads": np.int64(1)},
 ]
 REFUSED = [

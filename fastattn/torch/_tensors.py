@@ -5,7 +5,7 @@ import numpy as np
 import torch
 from torch import Tensor, from_numpy, is_grad_enabled
 from torch.autograd import forward_ad
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.nn import Parameter
 
 from fastattn import _arrays
@@ -185,6 +185,9 @@ def _numbers(name, value):
 
 def _on_cpu(name, value):
     """What torch makes a tensor of, on the CPU whatever its default device is."""
+    array = isinstance(value, np.ndarray) and not is_dynamo_compiling()  # it traces no strides
+    if array and min(value.strides, default=0) < 0:  # as no tensor has
+        value = value.copy()
     try:
         return torch.as_tensor(value, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
