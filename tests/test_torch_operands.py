@@ -46,9 +46,14 @@ REFUSED = [
 
 
 @pytest.fixture(params=[False, True], ids=["eager", "operator"])
-def q(request, randn):
-    """Queries that are read where they lie, or that need the operator."""
-    return randn(2, 4, 6, 8).requires_grad_(request.param)
+def grad(request):
+    """Whether queries need the operator, or are read where they lie."""
+    return request.param
+
+
+@pytest.fixture
+def q(grad, randn):
+    return randn(2, 4, 6, 8).requires_grad_(grad)
 
 
 @pytest.mark.parametrize("options", TAKEN, ids=lambda options: "-".join(options))
@@ -102,6 +107,43 @@ def test_default_device_of_torch(q):
         expected = ft.attention(q, plain, plain, **options)
         with torch.device("meta"):
             assert torch.equal(ft.attention(q, plain, plain, **options), expected)
+
+
+SHAPES = {  # of q, k, v, and what is wrong
+    "batches": ((2, 4, 6, 8), (3, 4, 6, 8), (3, 4, 6, 8), "k: expected leading axes that broadca"),
+    "one axis": ((8,), (4, 6, 8), (4, 6, 8), "q: expected 2 to "),
+    "no axes": ((2, 4, 6, 8), (2, 4, 6, 8), (), "v: expected 2 to "),
+}
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("case", SHAPES.values(), ids=SHAPES)
+def test_shapes_that_have_no_result(randn, grad, case, layout):
+    *shapes, message = case
+    q, k, v = (randn(*shape) for shape in shapes)
+    with pytest.raises(ValueError) as caught:
+        ft.attention(q.requires_grad_(grad), k, v, layout=layout)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("name", ["q", "v"])
+def test_packs_that_have_no_result(q, name):
+    tensors = {"q": q[0], "k": q[0], "v": q[0]} | {name: q[0, 0, 0, 0]}
+    with pytest.raises(ValueError, match=rf"^{name}: expected 3 axes .* got shape \(\)$"):
+        ft.attention_varlen(**tensors, cu_seqlens_q=torch.tensor([0, 4]))
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_sdpa_names_what_has_no_result(q, randn, is_causal):
+    other = randn(3, 4, 5, 8)
+    for query, key, message in (
+        (q, other, "key: expected leading axes that broadcast with (2,)"),
+        (q[0, 0, 0], other, "query: expected 2 to "),
+        (q, other[0, 0, 0], "key: expected 2 to "),
+    ):
+        with pytest.raises(ValueError) as caught:
+            ft.scaled_dot_product_attention(query, key, key, is_causal=is_causal)
+        assert str(caught.value).startswith(message)
 
 
 SMALL = {

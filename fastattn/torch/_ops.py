@@ -35,26 +35,33 @@ def _operator(name, schema):
 @_operator("attention", _schema(DENSE, "str layout, "))
 def attention(*tensors, **options):
     named = dict(zip(DENSE, tensors, strict=True))
-    shape, _ = _dense_shapes(named, options["layout"])
-    return _run(fastattn.attention, named, shape, **options)
+    out = _result(_dense_shapes, named, options["layout"])
+    return _run(fastattn.attention, named, out, **options)
 
 
 @_operator("attention_varlen", _schema(VARLEN))
 def attention_varlen(*tensors, **options):
     named = dict(zip(VARLEN, tensors, strict=True))
-    shape, _ = _varlen_shapes(named)
-    return _run(fastattn.attention_varlen, named, shape, **options)
+    out = _result(_varlen_shapes, named)
+    return _run(fastattn.attention_varlen, named, out, **options)
 
 
-def _run(function, named, shape, *, left, right, return_lse, **options):
+def _result(shapes, named, *options):
+    """Memory for the result; None if no result has these shapes, and the function will say why."""
+    try:
+        shape, _ = shapes(named, *options)
+    except (IndexError, RuntimeError, ValueError):
+        return None
+    return named["q"].new_empty(shape)
+
+
+def _run(function, named, out, *, left, right, return_lse, **options):
     """Call a function of `fastattn` on the memory of the tensors."""
-    q = named["q"]
-    out = q.new_empty(shape)
     arrays = {name: array(name, value) for name, value in named.items()}
     result = function(
         **arrays, window_size=(left, right), out=array("out", out), return_lse=return_lse, **options
     )
-    return out, torch.from_numpy(result[1]) if return_lse else _lse(q, 0)
+    return out, torch.from_numpy(result[1]) if return_lse else _lse(named["q"], 0)
 
 
 def _lse(q, shape):

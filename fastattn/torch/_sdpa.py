@@ -66,8 +66,9 @@ def scaled_dot_product_attention(
         return _attention(query, key, value, attn_mask=attn_mask, causal=is_causal, scale=scale)
     query, key, value = _matching_heads(query, key, value, enable_gqa)
     # Only causality asks where query 0 is, and not even that for a square: but a graph would be
-    # bound to the answer, or give it for lengths of which it is not true.
-    top_left = 0 if is_causal and (traced or query.shape[-2] != key.shape[-2]) else None
+    # bound to the answer, or give it for lengths of which it is not true. A slice, because there
+    # may be a single axis, which `attention` refuses.
+    top_left = 0 if is_causal and (traced or query.shape[-2:-1] != key.shape[-2:-1]) else None
     return _attention(
         query, key, value, attn_mask=attn_mask, causal=is_causal, q_offset=top_left, scale=scale
     )
