@@ -18,6 +18,7 @@ TAKEN = [
     {"kv_lengths": [6, 4], "sinks": np.ones(4)},
     {"kv_lengths": np.int64(5), "v_scale": 2**70},
     {"kv_starts": np.array([1, 2])[::-1]},
+    {"softcap": 0},
     {"causal": np.True_, "scale": np.float32(0.5), "num_threads": np.int64(1)},
 ]
 REFUSED = [
@@ -28,6 +29,9 @@ REFUSED = [
     ({"num_threads": True}, TypeError, "num_threads: expected an integer, got bool"),
     ({"scale": "1"}, TypeError, "scale: expected a number, got str"),
     ({"softcap": None}, TypeError, "softcap: expected a number, got NoneType"),
+    ({"softcap": False}, TypeError, "softcap: expected a number, got bool"),
+    ({"softcap": torch.tensor(0.0)}, TypeError, "softcap: expected a number, got torch.Tensor"),
+    ({"softcap": np.zeros(2)}, TypeError, "softcap: expected a number, got numpy.ndarray"),
     ({"layout": None}, TypeError, "layout: expected one of 'bhsd', 'bshd', got NoneType"),
     ({"precision": 1}, TypeError, "precision: expected one of 'highest', 'high', 'medium', got"),
     ({"attn_mask": [[True]]}, TypeError, "attn_mask: expected a torch.Tensor, got list"),

@@ -43,10 +43,10 @@ kv_starts, block_table, k_scale, v_scale, layout, precision, return_lse, num_thr
         A shape, range or combination is wrong.
     """
     if (
-        attn_mask is None and window_size is None and softcap == 0.0 and alibi_slopes is None
-        and sinks is None and q_offset is None and kv_lengths is None and kv_starts is None
-        and block_table is None and k_scale is None and v_scale is None and return_lse is False
-        and only_memory(q, k, v)
+        attn_mask is None and window_size is None and type(softcap) is float and softcap == 0.0
+        and alibi_slopes is None and sinks is None and q_offset is None and kv_lengths is None
+        and kv_starts is None and block_table is None and k_scale is None and v_scale is None
+        and return_lse is False and only_memory(q, k, v)
     ):  # fmt: skip
         result = fastattn.attention(
             array("q", q), array("k", k), array("v", v), causal=causal, scale=scale, layout=layout,
