@@ -289,3 +289,10 @@ def test_tensor_that_requires_grad(problem):
     problem["q"].requires_grad_()
     with pytest.raises(TypeError, match=r"q: expected a tensor that needs no gradient"):
         flash_attn_with_kvcache(**problem)
+
+
+def test_table_of_a_list(library, problem):
+    table = np.array([[2], [0], [1]])
+    expected = library.run(flash_attn_with_kvcache, **problem, block_table=table)
+    given = library.run(flash_attn_with_kvcache, **problem, block_table=table.tolist())
+    np.testing.assert_array_equal(given, expected)

@@ -5,7 +5,7 @@ import numpy as np
 
 import fastattn
 from fastattn._check_dtypes import dtype_name
-from fastattn._check_options import array, per_batch, rename
+from fastattn._check_options import array, integers, per_batch, rename
 from fastattn._rotary import turned
 
 
@@ -49,9 +49,7 @@ class Cache:
                 raise ValueError(f"k_cache: expected at least {batch} rows, got {count}")
             self.k, self.v = self.k[:batch], self.v[:batch]
             return None
-        table = array("block_table", block_table)
-        if table.dtype.kind not in "iu":
-            raise TypeError(f"block_table: expected integers, got dtype {dtype_name(table.dtype)}")
+        table = integers("block_table", block_table, "an array of integers")
         if table.ndim != 2 or len(table) != batch:
             raise ValueError(f"block_table: expected shape ({batch}, blocks), got {table.shape}")
         return table
