@@ -296,3 +296,21 @@ def test_table_of_a_list(library, problem):
     expected = library.run(flash_attn_with_kvcache, **problem, block_table=table)
     given = library.run(flash_attn_with_kvcache, **problem, block_table=table.tolist())
     np.testing.assert_array_equal(given, expected)
+
+
+TENSORS = ["q", "k_cache", "v_cache", "k", "v", "rotary_cos", "rotary_sin", "alibi_slopes"]
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_tensor_with_a_tangent(problem, rng, name):
+    """Never a result without one; tensors that have none are as ever."""
+    torch = pytest.importorskip("torch")
+    tables = {"rotary_cos": TABLE, "rotary_sin": TABLE, "alibi_slopes": TABLE[0]}
+    before = problem["k_cache"].copy()
+    given = {each: torch.from_numpy(value) for each, value in (problem | new(rng) | tables).items()}
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(given[name], given[name])
+        with pytest.raises(NotImplementedError, match=r"there is no backward yet"):
+            flash_attn_with_kvcache(**given | {name: dual})
+        np.testing.assert_array_equal(problem["k_cache"], before)
+        flash_attn_with_kvcache(**given)

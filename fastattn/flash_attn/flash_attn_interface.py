@@ -274,10 +274,13 @@ def flash_attn_with_kvcache(
 
     Raises
     ------
+    NotImplementedError
+        Forward-mode differentiation of a tensor.
     TypeError, ValueError
         As `fastattn.attention`; a cache that is too small or read-only; an argument without the
         one that it goes with. Nothing is written then.
     """
+    _refuse_tangents(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, alibi_slopes)
     with_lse = options.flag("return_softmax_lse", return_softmax_lse)
     interleaved = options.flag("rotary_interleaved", rotary_interleaved)
     scores = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes)
@@ -323,6 +326,15 @@ def _wrapper(q):
 
         return tensor
     return np.asarray
+
+
+def _refuse_tangents(*values):
+    """Raise where forward-mode differentiation would end in a plain result."""
+    if any(_is_tensor(each) for each in values):
+        from fastattn.torch._tensors import is_transformed, refuse_tangents
+
+        if is_transformed():
+            refuse_tangents(values)
 
 
 def _no_dropout(dropout_p):
