@@ -277,6 +277,18 @@ def test_memory_that_is_not_plain(calls, randn, which):
     assert not calls
 
 
+@pytest.mark.parametrize("which", range(4), ids=["query", "key", "value", "mask"])
+def test_without_memory(calls, randn, which):
+    """Wrapped by functionalization, or by a transform that is over."""
+    tensors, wrapped = [randn(1, 2, 3, 4) for _ in range(3)] + [randn(3, 3)], []
+    torch.func.grad(lambda x: (wrapped.append(x), x.sum())[1])(tensors[which])
+    for each in torch._to_functional_tensor(tensors[which]), wrapped[0]:
+        tensors[which] = each
+        with torch.no_grad():
+            compare(lambda: F.scaled_dot_product_attention(*tensors), 0)
+    assert not calls
+
+
 def test_more_axes_than_fastattn_takes(calls, randn):
     q = randn(1, 1, 1, 1, 1, 1, 1, 2, 3, 4)
     for query, key in (q, q), (q[0, 0], q), (q, q[0]):

@@ -112,10 +112,17 @@ def is_transformed():
 
 
 def is_plain(tensor):
-    """Whether a strided CPU tensor has its elements in memory as they are: not negated, aligned."""
+    """Whether a strided CPU tensor that is not empty has its elements in memory as they are.
+
+    It has not if it is negated lazily, not aligned, or without memory as zeros of autograd are.
+    """
     if type(tensor) is not Tensor and type(tensor) is not Parameter:
-        return True  # one without memory, as in a FakeTensorMode
-    return not tensor.is_neg() and tensor.data_ptr() % tensor.element_size() == 0
+        return True  # a FakeTensor, say, of which a mode takes care
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError:  # a wrapper that has outlived its transform
+        return False
+    return address != 0 and address % tensor.element_size() == 0 and not tensor.is_neg()
 
 
 def refuse_tangents(values):
