@@ -307,15 +307,24 @@ def test_more_axes_than_fastattn_takes(calls, randn):
         {"attn_mask": torch.ones(3, 3, dtype=torch.int8)},
         {"attn_mask": torch.ones(3, 3, dtype=torch.float64)},
         {"attn_mask": causal_lower_right(3, 3), "is_causal": True},
+        {"attn_mask": causal_lower_right(2, 3), "query": torch.ones(4)},
+        {"attn_mask": causal_lower_right(2, 3), "key": torch.ones(4)},
+        {"key": torch.ones(1, 2, 3, 4, dtype=torch.float64)},
+        {"value": torch.ones(1, 2, 3, 4, dtype=torch.float64)},
+        {"key": [1.0]},
     ],
-    ids=["rank 1", "rank 5", "list", "int", "float64", "both"],
-)
-def test_errors_are_those_of_torch(calls, randn, options):
-    q = randn(1, 2, 3, 4)
+    ids=["rank 1", "rank 5", "mask list", "int", "float64", "both", "query axis", "key axis",
+         "key dtype", "value dtype", "list"],
+)  # fmt: skip
+@pytest.mark.parametrize("autocast", [False, True], ids=["", "autocast"])
+def test_errors_are_those_of_torch(calls, randn, options, autocast):
+    given = dict.fromkeys(["query", "key", "value"], randn(1, 2, 3, 4)) | options
+    tensors = [given.pop(name) for name in ("query", "key", "value")]
     messages = []
     for patch in contextlib.nullcontext, ft.patch_sdpa:
-        with patch(), pytest.raises(Exception) as caught:
-            F.scaled_dot_product_attention(q, q, q, **options)
+        enabled = torch.autocast("cpu", torch.bfloat16, enabled=autocast)
+        with patch(), enabled, pytest.raises(Exception) as caught:
+            F.scaled_dot_product_attention(*tensors, **given)
         messages.append((caught.type, str(caught.value).partition("\n")[0]))
     assert messages[0] == messages[1] and not calls
 

@@ -296,10 +296,10 @@ def _by_causal_bias(query, key, value, bias, is_causal, options):
     """
     ours = (
         bias.variant == CausalVariant.LOWER_RIGHT
-        and (bias.seq_len_q, bias.seq_len_kv) == (query.shape[-2], key.shape[-2])
         and options["dropout_p"] == 0.0
         and not is_causal
         and _is_ours(query, key, value, None, is_causal, options["scale"])
+        and (bias.seq_len_q, bias.seq_len_kv) == query.shape[-2:-1] + key.shape[-2:-1]
     )
     if not ours:  # called here because the subclass does not know the patched function as torch's
         return CausalBias._dispatch(query, key, value, bias, is_causal=is_causal, **options)
@@ -309,6 +309,8 @@ def _by_causal_bias(query, key, value, bias, is_causal, options):
 
 def _autocast(tensor):
     """What autocast makes of an argument of torch's function before it is called."""
-    if tensor is None or not tensor.is_floating_point() or tensor.dtype == torch.float64:
+    if not isinstance(tensor, torch.Tensor):  # no mask, or what torch refuses
+        return tensor
+    if not tensor.is_floating_point() or tensor.dtype == torch.float64:
         return tensor
     return tensor.to(torch.get_autocast_dtype("cpu")) if tensor.device.type == "cpu" else tensor
