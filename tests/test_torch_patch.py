@@ -52,16 +52,25 @@ def compare(function, tolerance=2e-6):
         {"attn_mask": torch.eye(5, 7).bool()},
         {"attn_mask": torch.eye(5, 7), "scale": 0.5},
         {"scale": np.float32(0.5)},
+        {"scale": 1},
         {"attn_mask": causal_upper_left(5, 7)},
         {"attn_mask": causal_lower_right(5, 7)},
+        {"attn_mask": causal_lower_right(5, 7), "scale": 0.05},
+        {"attn_mask": causal_lower_right(9, 9)},  # which torch takes for is_causal
     ],
-    ids=["plain", "causal", "bool", "float", "scale", "upper left", "lower right"],
+    ids=lambda options: "-".join(map(str, options)),
 )
 def test_functional(calls, randn, dtype, options):
     q, k, v = (randn(2, 4, length, 8, dtype=dtype) for length in (5, 7, 7))
     compare(lambda: F.scaled_dot_product_attention(q, k, v, **options))
     assert len(calls) == 1
     assert calls[0][0].ctypes.data == q.data_ptr()
+
+
+def test_mask_of_more_axes_than_the_query(calls, randn):
+    q, k, mask = randn(5, 8), randn(4, 7, 8), randn(4, 5, 7)
+    compare(lambda: F.scaled_dot_product_attention(q, k, k, mask))
+    assert len(calls) == 1
 
 
 def test_lower_right_makes_no_table(calls, randn):
@@ -78,15 +87,24 @@ def test_16_bit(calls, randn, dtype):
     assert len(calls) == 1
 
 
-def test_autocast(calls, randn):
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("mask", [torch.eye(7), torch.eye(7).bool()], ids=["float", "bool"])
+def test_autocast(calls, randn, half, mask):
     q = randn(2, 4, 7, 8)
 
     def run():
-        with torch.autocast("cpu", torch.bfloat16):
-            return F.scaled_dot_product_attention(q, q, q, torch.ones(7, 7))
+        with torch.autocast("cpu", half):
+            return F.scaled_dot_product_attention(q, q, q, mask)
 
-    assert run().dtype == torch.bfloat16
-    compare(run, 2 * torch.finfo(torch.bfloat16).eps)
+    assert run().dtype == half
+    compare(run, 2 * torch.finfo(half).eps)
+    assert len(calls) == 1
+
+
+def test_autocast_leaves_float64(calls, randn):
+    q = randn(2, 4, 7, 8, dtype=torch.float64)
+    with torch.autocast("cpu", torch.bfloat16):
+        compare(lambda: F.scaled_dot_product_attention(q, q, q))
     assert len(calls) == 1
 
 
@@ -188,11 +206,30 @@ def test_exported(randn, strict):
 # ---- what torch computes -------------------------------------------------------------------------
 
 
-def test_dropout(calls, randn):
-    q = randn(1, 2, 3, 4)
+@pytest.mark.parametrize("mask", [None, causal_lower_right(3, 5)], ids=["", "lower right"])
+def test_dropout(calls, randn, mask):
+    q, k = randn(1, 2, 3, 4), randn(1, 2, 5, 4)
     with ft.patch_sdpa():
-        assert F.scaled_dot_product_attention(q, q, q, dropout_p=1.0).abs().max() == 0
+        assert F.scaled_dot_product_attention(q, k, k, mask, dropout_p=1.0).abs().max() == 0
     assert not calls
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 4), (3, 0, 4), (3, 5, 0)], ids=str)
+def test_nothing_to_compute(calls, randn, shape):
+    queries, keys, depth = shape
+    q, k = randn(1, 2, queries, depth), randn(1, 2, keys, depth)
+    for wrap in lambda f: f, torch.compile(backend="eager"):
+        compare(lambda wrap=wrap: wrap(F.scaled_dot_product_attention)(q, k, k), 0)
+    assert not calls
+
+
+@pytest.mark.parametrize("lengths", [(2, 5), (3, 4)], ids=["queries", "keys"])
+def test_lower_right_of_other_lengths(randn, lengths):
+    """A table that does not fit is an error, whoever finds it."""
+    q, k = randn(1, 2, 3, 4), randn(1, 2, 5, 4)
+    for patch in contextlib.nullcontext, ft.patch_sdpa:
+        with patch(), pytest.raises((RuntimeError, ValueError)):
+            F.scaled_dot_product_attention(q, k, k, causal_lower_right(*lengths))
 
 
 @pytest.mark.parametrize("which", range(4), ids=["query", "key", "value", "mask"])
