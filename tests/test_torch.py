@@ -123,6 +123,8 @@ def test_sdpa_16_bit(randn, dtype, masked):
     "change, error, message",
     [
         ({"dropout_p": 0.1}, NotImplementedError, "dropout_p: expected 0.0, got 0.1"),
+        ({"dropout_p": False}, TypeError, "dropout_p: expected a number, got bool"),
+        ({"dropout_p": np.zeros(2)}, TypeError, "dropout_p: expected a number, got numpy.ndarray"),
         (
             {"is_causal": True, "attn_mask": torch.tensor(True)},
             ValueError,
@@ -158,6 +160,8 @@ def test_sdpa_16_bit(randn, dtype, masked):
     ],
     ids=[
         "dropout",
+        "dropout bool",
+        "dropout array",
         "both",
         "heads",
         "mask dtype",

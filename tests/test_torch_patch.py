@@ -349,9 +349,11 @@ def test_more_axes_than_fastattn_takes(calls, randn):
         {"key": torch.ones(1, 2, 3, 4, dtype=torch.float64)},
         {"value": torch.ones(1, 2, 3, 4, dtype=torch.float64)},
         {"key": [1.0]},
+        {"dropout_p": np.zeros(())},
+        {"dropout_p": torch.zeros(2)},
     ],
     ids=["rank 1", "rank 5", "mask list", "int", "float64", "both", "query axis", "key axis",
-         "key dtype", "value dtype", "list"],
+         "key dtype", "value dtype", "list", "dropout array", "dropout tensor"],
 )  # fmt: skip
 @pytest.mark.parametrize("autocast", [False, True], ids=["", "autocast"])
 def test_errors_are_those_of_torch(calls, randn, options, autocast):

@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.overrides import _is_torch_function_mode_enabled, handle_torch_function
 
-from fastattn._check_options import described, flag, rename
+from fastattn._check_options import described, flag, number, rename
 from fastattn._check_tensors import MOST_AXES, sdpa_heads
 from fastattn.torch._attention import attention
 from fastattn.torch._tensors import is_plain, is_traced, is_transformed
@@ -53,7 +53,7 @@ def scaled_dot_product_attention(
     NotImplementedError
         Dropout; or later a backward pass through the result.
     """
-    if dropout_p != 0.0:
+    if number("dropout_p", dropout_p) != 0.0:
         raise NotImplementedError(f"dropout_p: expected 0.0, got {dropout_p} (there is no dropout)")
     is_causal, enable_gqa = flag("is_causal", is_causal), flag("enable_gqa", enable_gqa)
     if is_causal and attn_mask is not None:
@@ -229,8 +229,8 @@ def _router(original):
             return _by_causal_bias(query, key, value, attn_mask, is_causal, options)
         if torch.is_autocast_enabled("cpu"):
             attn_mask = _autocast(attn_mask)
-        ours = _patches > 0 and dropout_p == 0.0
-        ours = ours and _is_ours(query, key, value, attn_mask, is_causal, scale)
+        ours = _patches > 0
+        ours = ours and _is_ours(query, key, value, attn_mask, dropout_p, is_causal, scale)
         call = scaled_dot_product_attention if ours else original
         return call(query, key, value, attn_mask=attn_mask, is_causal=is_causal, **options)
 
@@ -255,8 +255,10 @@ if hasattr(os, "register_at_fork"):  # a child would wait for ever for a thread 
     )
 
 
-def _is_ours(query, key, value, mask, is_causal, scale):
-    """Whether fastattn computes this call, dropout apart, as torch would."""
+def _is_ours(query, key, value, mask, dropout_p, is_causal, scale):
+    """Whether fastattn computes this call, as torch would."""
+    if not (_is_finite(dropout_p) and dropout_p == 0.0):
+        return False
     tensors = (query, key, value) if mask is None else (query, key, value, mask)
     if torch.overrides.has_torch_function(tensors) or (is_causal and mask is not None):
         return False
@@ -284,9 +286,9 @@ def _is_ours(query, key, value, mask, is_causal, scale):
     )
 
 
-def _is_finite(scale):
+def _is_finite(value):
     """Whether it is a number as `attention` takes it; torch takes tensors, bool and NaN, too."""
-    return isinstance(scale, _NUMBERS) and not isinstance(scale, bool) and -inf < scale < inf
+    return isinstance(value, _NUMBERS) and not isinstance(value, bool) and -inf < value < inf
 
 
 def _by_causal_bias(query, key, value, bias, is_causal, options):
@@ -296,9 +298,8 @@ def _by_causal_bias(query, key, value, bias, is_causal, options):
     """
     ours = (
         bias.variant == CausalVariant.LOWER_RIGHT
-        and options["dropout_p"] == 0.0
         and not is_causal
-        and _is_ours(query, key, value, None, is_causal, options["scale"])
+        and _is_ours(query, key, value, None, options["dropout_p"], is_causal, options["scale"])
         and (bias.seq_len_q, bias.seq_len_kv) == query.shape[-2:-1] + key.shape[-2:-1]
     )
     if not ours:  # called here because the subclass does not know the patched function as torch's
