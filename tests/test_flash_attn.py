@@ -238,6 +238,13 @@ def test_refusals(library, call, error, message):
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.parametrize("dropout", [False, None, np.zeros(2)], ids=repr)
+def test_dropout_that_is_no_number(library, rng, dropout):
+    q = library(numbers(rng, 1, 2, 4, 8))
+    with pytest.raises(TypeError, match=r"^dropout_p: expected a number, got"):
+        fa.flash_attn_func(q, q, q, dropout)
+
+
 def test_backward_raises(rng):
     torch = pytest.importorskip("torch")
     q = torch.from_numpy(numbers(rng, 2, 9, 4, 16)).requires_grad_()
