@@ -10,6 +10,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from cases import dtype_of
 from programs import run
 
 pytest.importorskip("onnx")
@@ -68,8 +69,8 @@ def heads(rank):
     return {"q_num_heads": HQ, "kv_num_heads": HKV} if rank == 3 else {}
 
 
-def by_onnx(inputs, version, outputs=OUTPUTS[:3], **attributes):
-    """What onnx's own evaluator makes of the inputs in float64.
+def by_onnx(inputs, version, outputs=OUTPUTS[:3], new_ops=None, **attributes):
+    """What onnx's own evaluator, or an operator in its place, makes of the inputs in float64.
 
     It reads the number of queries off the mask of a causal call (onnx 1.23), so that one is
     broadcast here.
@@ -85,14 +86,30 @@ def by_onnx(inputs, version, outputs=OUTPUTS[:3], **attributes):
         "Attention", [name if name in inputs else "" for name in NAMES], outputs, **attributes
     )
     kinds = {name: onnx.helper.np_dtype_to_tensor_dtype(t.dtype) for name, t in wide.items()}
+    info = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(
         [node],
         "attention",
-        [onnx.helper.make_tensor_value_info(name, kind, None) for name, kind in kinds.items()],
-        [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.DOUBLE, None) for n in outputs],
+        [info(name, kind, None) for name, kind in kinds.items()],
+        [info(name, onnx.TensorProto.DOUBLE, None) for name in outputs if name],
     )
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", version)])
-    return ReferenceEvaluator(model).run(None, wide)
+    return ReferenceEvaluator(model, new_ops=new_ops).run(None, wide)
+
+
+@pytest.mark.parametrize(
+    "outputs, mode", [(OUTPUTS, 0), (OUTPUTS[:3], None), (("Y", "", "", ""), None)]
+)
+def test_scores_are_made_where_a_node_names_them(outputs, mode, rng, monkeypatch):
+    operator, modes = fastattn.onnx.Attention, []
+
+    def spy(*inputs, **attributes):
+        modes.append(attributes["qk_matmul_output_mode"])
+        return fastattn.onnx.attention(*inputs, **attributes)
+
+    monkeypatch.setattr("fastattn._onnx_operator.attention", spy)
+    by_onnx(tensors(rng), 23, outputs, new_ops=[operator])
+    assert modes == [mode]
 
 
 def check(got, expected, inputs):
@@ -161,7 +178,8 @@ def test_stages(kind, width, mode, rng):
         inputs = tensors(rng) | {"attn_mask": mask_of(rng, kind, width)}
         if lengths is not None:
             inputs["nonpad_kv_seqlen"] = lengths
-        attributes = {"is_causal": causal, "softcap": 2.0, "qk_matmul_output_mode": mode}
+        attributes = {"is_causal": causal, "scale": 0.25, "softcap": 2.0}
+        attributes["qk_matmul_output_mode"] = mode
         got = fastattn.onnx.attention(**inputs, **attributes)
         check(got.Y, by_onnx(inputs, 24, OUTPUTS, **attributes)[0], inputs)
         attributes["softcap"] = 2.0 if mode else 0.0
@@ -205,6 +223,13 @@ def test_nothing_with_3_axes(batch, queries):
     assert got.qk_matmul_output.shape == (batch, HQ, queries, SK)
 
 
+@pytest.mark.parametrize("yes", [np.int64(1), np.True_], ids=repr)
+def test_causal_as_numpy_says_it(yes, rng):
+    inputs = tensors(rng)
+    expected = fastattn.onnx.attention(**inputs, is_causal=1)
+    np.testing.assert_array_equal(fastattn.onnx.attention(**inputs, is_causal=yes).Y, expected.Y)
+
+
 def test_scores_beyond_float16():
     """They are infinite in it, like values, whatever the caller has NumPy warn about."""
     Q = np.full((1, 1, 1, 8), 200, np.float16)
@@ -212,8 +237,16 @@ def test_scores_beyond_float16():
         for mode, expected in enumerate((np.inf, np.inf, np.inf, 1)):
             got = fastattn.onnx.attention(Q, Q, Q, qk_matmul_output_mode=mode, scale=1.0)
             assert got.qk_matmul_output.item() == expected
-        V = np.full((1, 1, 1, 3), 1e30, np.float32)
-        assert np.isposinf(fastattn.onnx.attention(Q, Q, V).Y).all()
+        for value, expected in (1e30, np.inf), (1e-30, 0):
+            V = np.full((1, 1, 1, 3), value, np.float32)
+            np.testing.assert_array_equal(fastattn.onnx.attention(Q, Q, V).Y, expected)
+
+
+def test_values_beyond_float16():
+    """Those of bfloat16 are not made Q's float16 before they are averaged."""
+    Q = np.zeros((1, 1, 1, 8), np.float16)
+    V = np.array([1e5, -1e5], dtype_of("bfloat16")).reshape(1, 1, 2, 1)
+    assert fastattn.onnx.attention(Q, Q.repeat(2, 2), V).Y.item() == 0
 
 
 def test_float64_and_double_softmax(rng):
@@ -235,22 +268,28 @@ def test_float64_and_double_softmax(rng):
         )
 
 
-@pytest.mark.parametrize("narrow", [np.float16, np.float32])
-def test_values_of_another_type(narrow, rng):
+@pytest.mark.parametrize(
+    "of_q, of_v", [(np.float32, np.float16), (np.float64, np.float32), (np.float32, np.float64)]
+)
+def test_values_of_another_type(of_q, of_v, rng):
     """T2, the type of V, may differ from T1; the wider one is computed with, Y is T1."""
-    inputs = tensors(rng, dtype=np.float64 if narrow == np.float32 else np.float32)
-    inputs["V"] = inputs["V"].astype(narrow)
+    inputs = tensors(rng, dtype=of_q)
+    inputs["V"] = inputs["V"].astype(of_v)
     got = fastattn.onnx.attention(**inputs)
     check(got.Y, by_onnx(inputs, 23)[0], inputs)
-    assert got.present_value.dtype == narrow
+    assert got.present_value.dtype == of_v
+    wider = np.promote_types(of_q, of_v)
+    wide = {name: tensor.astype(wider) for name, tensor in inputs.items()}
+    np.testing.assert_array_equal(got.Y, fastattn.onnx.attention(**wide).Y.astype(of_q))
 
 
-def test_mask_of_16_bits_with_float32(rng):
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_mask_of_16_bits(dtype, rng):
     mask = rng.standard_normal((SQ, SK)).astype(np.float16)
-    inputs = tensors(rng)
+    inputs = tensors(rng, dtype=dtype)
     np.testing.assert_array_equal(
         fastattn.onnx.attention(**inputs, attn_mask=mask).Y,
-        fastattn.onnx.attention(**inputs, attn_mask=mask.astype(np.float32)).Y,
+        fastattn.onnx.attention(**inputs, attn_mask=mask.astype(dtype)).Y,
     )
 
 
