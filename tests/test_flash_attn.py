@@ -46,9 +46,11 @@ def numbers(rng, *shape, dtype=np.float32):
     return rng.standard_normal(shape).astype(dtype)
 
 
-def close(result, expected):
-    assert result.dtype == np.float32
-    np.testing.assert_allclose(result, expected, rtol=0, atol=2e-6 * max(1, np.abs(expected).max()))
+def close(result, expected, dtype=np.float32):
+    """Within 16 eps of the largest value: 2e-6 in float32."""
+    assert result.dtype == dtype
+    allowed = 16 * np.finfo(dtype).eps * max(1, np.abs(expected).max())
+    np.testing.assert_allclose(result, expected, rtol=0, atol=allowed)
 
 
 def truth(q, k, v, **options):
@@ -62,7 +64,8 @@ OPTIONS = {
     "causal": ({"causal": True}, {"causal": True}),
     "window": ({"window_size": (5, 2)}, {"window_size": (5, 2)}),
     "left window": ({"window_size": (5, -1)}, {"window_size": (5, None)}),
-    "any negative": ({"window_size": (-7, 0)}, {"window_size": (-1, 0)}),
+    "window in a list": ({"window_size": [5, None]}, {"window_size": (5, None)}),
+    "any negative": ({"window_size": (-(2**80), 0)}, {"window_size": (-1, 0)}),
     "causal window": ({"causal": True, "window_size": (5, 9)},
                       {"causal": True, "window_size": (5, 9)}),
     "scale, softcap": ({"softmax_scale": 0.4, "softcap": 3.0}, {"scale": 0.4, "softcap": 3.0}),
@@ -90,15 +93,6 @@ def test_func_matches_the_oracle(library, rng, options, ours, queries, keys):
     assert (lse[~seen] == -np.inf).all()
     only = library.run(fa.flash_attn_func, q, k, v, **options)
     np.testing.assert_array_equal(only, out)
-
-
-def test_packed_arguments(library, rng):
-    qkv, kv = numbers(rng, 2, 9, 3, 4, 16), numbers(rng, 2, 9, 2, 2, 16)
-    q = qkv[:, :, 0]
-    expected, _ = truth(*(qkv[:, :, part] for part in range(3)), causal=True)
-    close(library.run(fa.flash_attn_qkvpacked_func, qkv, causal=True), expected)
-    expected, _ = truth(q, kv[:, :, 0], kv[:, :, 1], window_size=(3, 1))
-    close(library.run(fa.flash_attn_kvpacked_func, q, kv, window_size=(3, 1)), expected)
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
@@ -142,15 +136,36 @@ def test_varlen(library, rng, causal):
     np.testing.assert_allclose(lse, expected_lse, rtol=0, atol=4e-6)
 
 
-def test_varlen_packed_arguments(library, rng):
-    q, kv, qkv = numbers(rng, 9, 4, 16), numbers(rng, 12, 2, 2, 16), numbers(rng, 12, 3, 4, 16)
-    expected, _ = one_by_one(q, kv[:, 0], kv[:, 1], causal=True)
-    ours = library.run(fa.flash_attn_varlen_kvpacked_func, q, kv, CU_Q, CU_K, 5, 6, causal=True)
-    close(ours, expected)
-    separate = [np.ascontiguousarray(qkv[:, part]) for part in range(3)]
-    expected = library.run(fa.flash_attn_varlen_func, *separate, CU_K, CU_K, 6, 6)
-    ours = library.run(fa.flash_attn_varlen_qkvpacked_func, qkv, CU_K, 6)
-    np.testing.assert_array_equal(ours, expected)
+# The shape of what is packed, and where its sequences begin.
+PACKED = {
+    "qkvpacked": ((2, 9, 3, 4, 16), []),
+    "kvpacked": ((2, 9, 2, 2, 16), []),
+    "varlen_qkvpacked": ((12, 3, 4, 16), [CU_K]),
+    "varlen_kvpacked": ((12, 2, 2, 16), [CU_Q, CU_K]),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_arguments(library, rng, name, dtype):
+    """With every option they give what their parts give; dropout is refused as well."""
+    shape, cuts = PACKED[name]
+    packed = numbers(rng, *shape, dtype=dtype)
+    parts = [packed[..., part, :, :] for part in range(shape[-3])]
+    q = [] if len(parts) == 3 else [numbers(rng, *((9,) if cuts else (2, 5)), 4, 16, dtype=dtype)]
+    options = {
+        "softmax_scale": 0.3, "causal": True, "window_size": (4, 1), "softcap": 2.0,
+        "alibi_slopes": np.array([0.1, 0.2, 0.3, 0.4], np.float32), "return_attn_probs": True,
+    }  # fmt: skip
+    unpacked = fa.flash_attn_varlen_func if cuts else fa.flash_attn_func
+    expected = library.run(unpacked, *q, *parts, *cuts[:1], *cuts[-1:], **options)
+    function = getattr(fa, f"flash_attn_{name}_func")
+    ours = library.run(function, *q, packed, *cuts, **options)
+    for mine, theirs in zip(ours, expected, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert ours[2].dtype == dtype
+    with pytest.raises(NotImplementedError, match=r"^dropout_p: "):
+        library.run(function, *q, packed, *cuts, dropout_p=0.1)
 
 
 def test_varlen_pages(library, rng):
@@ -175,31 +190,29 @@ def test_varlen_pages(library, rng):
 
 # ---- interface -----------------------------------------------------------------------------------
 
+SCORES = "softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0"
+OPTIONAL = (
+    f"dropout_p=0.0, {SCORES}, alibi_slopes=None, deterministic=False, return_attn_probs=False"
+)
+CUTS = "cu_seqlens_q, cu_seqlens_k, max_seqlen_q=None, max_seqlen_k=None"
 SIGNATURES = {
-    "flash_attn_func": "q k v dropout_p softmax_scale causal window_size softcap alibi_slopes "
-    "deterministic return_attn_probs",
-    "flash_attn_qkvpacked_func": "qkv dropout_p softmax_scale causal window_size softcap "
-    "alibi_slopes deterministic return_attn_probs",
-    "flash_attn_kvpacked_func": "q kv dropout_p softmax_scale causal window_size softcap "
-    "alibi_slopes deterministic return_attn_probs",
-    "flash_attn_varlen_func": "q k v cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k dropout_p "
-    "softmax_scale causal window_size softcap alibi_slopes deterministic return_attn_probs "
-    "block_table",
-    "flash_attn_varlen_qkvpacked_func": "qkv cu_seqlens max_seqlen dropout_p softmax_scale causal "
-    "window_size softcap alibi_slopes deterministic return_attn_probs",
-    "flash_attn_varlen_kvpacked_func": "q kv cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k "
-    "dropout_p softmax_scale causal window_size softcap alibi_slopes deterministic "
-    "return_attn_probs",
-    "flash_attn_with_kvcache": "q k_cache v_cache k v rotary_cos rotary_sin cache_seqlens "
-    "cache_batch_idx cache_leftpad block_table softmax_scale causal window_size softcap "
-    "rotary_interleaved alibi_slopes num_splits return_softmax_lse",
+    "flash_attn_func": f"q, k, v, {OPTIONAL}",
+    "flash_attn_qkvpacked_func": f"qkv, {OPTIONAL}",
+    "flash_attn_kvpacked_func": f"q, kv, {OPTIONAL}",
+    "flash_attn_varlen_func": f"q, k, v, {CUTS}, {OPTIONAL}, block_table=None",
+    "flash_attn_varlen_qkvpacked_func": f"qkv, cu_seqlens, max_seqlen=None, {OPTIONAL}",
+    "flash_attn_varlen_kvpacked_func": f"q, kv, {CUTS}, {OPTIONAL}",
+    "flash_attn_with_kvcache": "q, k_cache, v_cache, k=None, v=None, rotary_cos=None, "
+    "rotary_sin=None, cache_seqlens=None, cache_batch_idx=None, cache_leftpad=None, "
+    f"block_table=None, {SCORES}, rotary_interleaved=True, alibi_slopes=None, num_splits=0, "
+    "return_softmax_lse=False",
 }
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_signature(name):
-    """Names and order are those of flash-attn 2.8."""
-    assert list(inspect.signature(getattr(fa, name)).parameters) == SIGNATURES[name].split()
+    """Names, order and defaults are those of flash-attn 2.8, where max_seqlen has no default."""
+    assert str(inspect.signature(getattr(fa, name))) == f"({SIGNATURES[name]})"
 
 
 @pytest.mark.parametrize(
@@ -213,6 +226,8 @@ def test_signature(name):
          "k: expected a number of heads that divides q's 4, got shape (2, 9, 3, 16)"),
         (lambda q: fa.flash_attn_qkvpacked_func(q), ValueError,
          "qkv: expected shape (..., 3, heads, depth), got (2, 9, 4, 16)"),
+        (lambda q: fa.flash_attn_qkvpacked_func(q[0, 0]), ValueError,
+         "qkv: expected shape (..., 3, heads, depth), got (4, 16)"),
         (lambda q: fa.flash_attn_kvpacked_func(q, q), ValueError,
          "kv: expected shape (..., 2, heads, depth), got (2, 9, 4, 16)"),
         (lambda q: fa.flash_attn_qkvpacked_func([q]), TypeError,
@@ -229,8 +244,8 @@ def test_signature(name):
                                              block_table=np.array([[0, 1]])), ValueError,
          "cu_seqlens_k: expected shape (2,) like cu_seqlens_q, got shape (3,)"),
     ],
-    ids=["dropout", "window", "heads", "qkv", "kv", "list", "word", "softcap", "scale", "probs",
-         "cuts"],
+    ids=["dropout", "window", "heads", "qkv", "two axes", "kv", "list", "word", "softcap", "scale",
+         "probs", "cuts"],
 )  # fmt: skip
 def test_refusals(library, call, error, message):
     with pytest.raises(error) as caught:
@@ -295,12 +310,14 @@ def test_install_beside_another(monkeypatch):
     pytest.importorskip("torch")
     other = type(sys)("flash_attn")
     other.__spec__ = importlib.machinery.ModuleSpec("flash_attn", None)
-    monkeypatch.setitem(sys.modules, "flash_attn", other)
+    for name in "flash_attn", "flash_attn.ops", "flash_attn_3":
+        monkeypatch.setitem(sys.modules, name, other)
     with pytest.raises(ImportError, match=r"^flash_attn: expected no package of this name"):
         fa.install()
     assert sys.modules["flash_attn"] is other
     fa.install(replace=True)
-    assert sys.modules["flash_attn"] is fa
+    assert sys.modules["flash_attn"] is fa and sys.modules["flash_attn_3"] is other
+    assert "flash_attn.ops" not in sys.modules
     fa.uninstall()
     assert "flash_attn" not in sys.modules
 
@@ -319,3 +336,4 @@ def test_bert_padding(rng, unused):
     assert cu.tolist() == [0, 2 + unused, 2 + unused, 7 + unused] and cu.dtype == torch.int32
     assert longest == 5 and used.tolist() == [2, 0, 5]
     assert torch.equal(pad_input(tokens, indices, 3, 5), x * packed[..., None, None])
+    assert unpad_input(x[:0], mask[:0])[3] == 0
