@@ -18,22 +18,30 @@ def library(request):
 
 
 @pytest.fixture
-def problem(rng):
+def dtype():
+    return np.float32
+
+
+@pytest.fixture
+def problem(rng, dtype):
     """Three sequences of 5, 0 and 9 keys in a cache of 12; the rest of it must not be looked at."""
-    cache = {name: numbers(rng, 3, 12, HEADS, DEPTH) for name in ("k_cache", "v_cache")}
+    cache = {
+        name: numbers(rng, 3, 12, HEADS, DEPTH, dtype=dtype) for name in ("k_cache", "v_cache")
+    }
     lengths = np.array([5, 0, 9], np.int32)
     for tensor, (b, length) in itertools.product(cache.values(), enumerate(lengths)):
         tensor[b, length:] = np.nan
-    return {"q": numbers(rng, 3, 2, 4, DEPTH), **cache, "cache_seqlens": lengths}
+    q = numbers(rng, 3, 2, 4, DEPTH, dtype=dtype)
+    return {"q": q, **cache, "cache_seqlens": lengths}
 
 
-def new(rng, count=2):
-    return {name: numbers(rng, 3, count, HEADS, DEPTH) for name in "kv"}
+def new(rng, count=2, dtype=np.float32):
+    return {name: numbers(rng, 3, count, HEADS, DEPTH, dtype=dtype) for name in "kv"}
 
 
 def expected_caches(problem, added):
-    """The caches with `added` appended, the slow way."""
-    k, v = problem["k_cache"].copy(), problem["v_cache"].copy()
+    """The caches in float64 with `added` appended, the slow way."""
+    k, v = (problem[name].astype(np.float64) for name in ("k_cache", "v_cache"))
     for b, length in enumerate(problem["cache_seqlens"]):
         k[b, length : length + added["k"].shape[1]] = added["k"][b]
         v[b, length : length + added["v"].shape[1]] = added["v"][b]
@@ -111,15 +119,24 @@ def test_left_padding(library, problem, rng):
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("options", [{"causal": True}, {"window_size": (6, -1)}, {}], ids=str)
-@pytest.mark.parametrize("features", [8, DEPTH])
-def test_rotary(library, problem, rng, interleaved, options, features):
+@pytest.mark.parametrize(
+    "options, local",
+    [({"causal": True}, True), ({"window_size": (6, -1)}, True), ({"window_size": (-1, 3)}, True),
+     ({"window_size": [-1, -1]}, False), ({}, False)],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "features, dtype, within",  # float16 is rotated in float32, then rounded
+    [(8, np.float32, 1e-6), (DEPTH, np.float32, 1e-6), (8, np.float64, 1e-14),
+     (8, np.float16, 1e-6)],
+)  # fmt: skip
+def test_rotary(library, problem, rng, interleaved, options, local, features, dtype, within):
     """Part of the features, or all; a query without an order of its own stands where k begins."""
-    added = new(rng)
-    angles = numbers(rng, 12, features // 2)
+    added = new(rng, dtype=dtype)
+    angles = numbers(rng, 12, features // 2, dtype=dtype)
     cos, sin = np.cos(angles), np.sin(angles)
     places = problem["cache_seqlens"][:, None] + np.arange(2)
-    of_query = places if options else np.repeat(places[:, :1], 2, 1)
+    of_query = places if local else np.repeat(places[:, :1], 2, 1)
     query = rotated(problem["q"], cos, sin, of_query, interleaved)
     turned = {"k": rotated(added["k"], cos, sin, places, interleaved), "v": added["v"]}
     k, v = expected_caches(problem, turned)
@@ -127,13 +144,15 @@ def test_rotary(library, problem, rng, interleaved, options, features):
         flash_attn_with_kvcache, **problem, **added, rotary_cos=cos, rotary_sin=sin,
         rotary_interleaved=interleaved, **options,
     )  # fmt: skip
-    np.testing.assert_allclose(problem["k_cache"], k, rtol=0, atol=1e-6)
+    rounding = np.finfo(dtype).eps / 2
+    np.testing.assert_allclose(problem["k_cache"], k, rtol=rounding, atol=within)
     expected, _ = truth(query, k, v, kv_lengths=problem["cache_seqlens"] + 2, **options)
-    close(out, expected)
+    close(out, expected, dtype)
 
 
-def test_rotary_leaves_its_arguments(library, problem, rng):
-    added, table = new(rng), np.ones((12, 4), np.float32)
+@pytest.mark.parametrize("count", [0, 2])
+def test_rotary_leaves_its_arguments(library, problem, rng, count):
+    added, table = new(rng, count), np.ones((12, 4), np.float32)
     before = added["k"].copy(), problem["q"].copy()
     library.run(flash_attn_with_kvcache, **problem, **added, rotary_cos=table, rotary_sin=table)
     np.testing.assert_array_equal(added["k"], before[0])
@@ -169,10 +188,12 @@ def test_batch_index(library, problem, rng):
     close(out, truth(problem["q"], k, v, kv_lengths=lengths, causal=True)[0])
 
 
-@pytest.mark.parametrize("page", [1, 3, 4, 12])
-def test_append_writes_into_the_pages_given(library, problem, rng, page):
+@pytest.mark.parametrize(
+    "page, integers", [(1, np.int32), (3, np.int64), (4, np.uint8), (12, np.int32)]
+)
+def test_append_writes_into_the_pages_given(library, problem, rng, page, integers):
     blocks = 12 // page
-    table = rng.permutation(3 * blocks + 2)[: 3 * blocks].reshape(3, blocks).astype(np.int32)
+    table = rng.permutation(3 * blocks + 2)[: 3 * blocks].reshape(3, blocks).astype(integers)
     added = new(rng, 3)
     k, v = expected_caches(problem, added)
     pages = {
@@ -215,7 +236,12 @@ TABLE = np.ones((12, 4), np.float32)
         ({"v": None}, ValueError, "k, v: expected both or neither, got one of them"),
         ({"k": None, "v": None, "rotary_cos": TABLE}, ValueError,
          "rotary_cos: expected None without k, got a table"),
+        ({"k": None, "v": None, "rotary_sin": TABLE}, ValueError,
+         "rotary_cos: expected None without k, got a table"),
         ({"rotary_cos": TABLE}, ValueError, "rotary_cos, rotary_sin: expected both or neither"),
+        ({"rotary_sin": TABLE}, ValueError, "rotary_cos, rotary_sin: expected both or neither"),
+        ({"rotary_cos": TABLE[None], "rotary_sin": TABLE[None]}, ValueError,
+         "rotary_sin: expected shape (positions, R / 2) like rotary_cos, got (1, 12, 4) and (1, "),
         ({"rotary_cos": TABLE, "rotary_sin": TABLE[:5]}, ValueError,
          "rotary_sin: expected shape (positions, R / 2) like rotary_cos, got (12, 4) and (5, 4)"),
         ({"rotary_cos": TABLE[:9], "rotary_sin": TABLE[:9]}, ValueError,
@@ -229,15 +255,22 @@ TABLE = np.ones((12, 4), np.float32)
         ({"cache_seqlens": 13}, ValueError, "cache_seqlens: expected values from 0 to 12, got 13"),
         ({"k_cache": READ_ONLY}, ValueError,
          "k_cache: expected a writable array, got a read-only one"),
+        ({"v_cache": READ_ONLY}, ValueError,
+         "v_cache: expected a writable array, got a read-only one"),
         ({"k_cache": READ_ONLY[:2], "v_cache": READ_ONLY[:2]}, ValueError,
          "k_cache: expected at least 3 rows, got 2"),
         ({"v_cache": READ_ONLY[:, :9]}, ValueError,
          "v_cache: expected shape (3, 12, 2, 'Dv') like k_cache, got (3, 9, 2, 16)"),
+        ({"v_cache": READ_ONLY[:, :, :1]}, ValueError,
+         "v_cache: expected shape (3, 12, 2, 'Dv') like k_cache, got (3, 12, 1, 16)"),
+        ({"k": None, "v": None, "v_cache": READ_ONLY.astype(np.float64)}, TypeError,
+         "v_cache: expected dtype float32 like k_cache, got float64"),
         ({"k_cache": READ_ONLY[0]}, ValueError, "k_cache: expected 4 axes, got shape (12, 2, 16)"),
         ({"k": READ_ONLY[:, :2].astype(np.float64)}, TypeError,
          "k: expected dtype float32 like k_cache, got float64"),
         ({"k": READ_ONLY[:, :2, :1]}, ValueError,
          "k: expected shape (3, T, 2, 16), got (3, 2, 1, 16)"),
+        ({"k": np.ones((), np.float32)}, ValueError, "k: expected shape (3, T, 2, 16), got ()"),
         ({"v": READ_ONLY[:, :1]}, ValueError, "v: expected 2 keys like k, got shape (3, 1, 2, 16)"),
         ({"cache_batch_idx": np.array([0, 1, 3])}, ValueError,
          "cache_batch_idx: expected values from 0 to 2, got 3"),
@@ -245,6 +278,8 @@ TABLE = np.ones((12, 4), np.float32)
          "cache_batch_idx: expected None with block_table, got both"),
         ({"block_table": np.zeros((2, 1), int)}, ValueError,
          "block_table: expected shape (3, blocks), got (2, 1)"),
+        ({"block_table": np.arange(3)}, ValueError,
+         "block_table: expected shape (3, blocks), got (3,)"),
         ({"block_table": np.zeros((3, 1))}, TypeError,
          "block_table: expected integers, got dtype float64"),
         ({"softmax_scale": np.nan}, ValueError, "softmax_scale: expected a finite number, got nan"),
@@ -274,12 +309,13 @@ def test_refusals(problem, rng, change, error, message):
         np.testing.assert_array_equal(problem[name], tensor)
 
 
+@pytest.mark.parametrize("start", [0, 12], ids=["read", "written"])
 @pytest.mark.parametrize("entry", [-1, 3])
-def test_page_out_of_range(problem, rng, entry):
+def test_page_out_of_range(problem, rng, entry, start):
     table = np.array([[0], [1], [entry]], np.int32)
     before = problem["k_cache"].copy()
     with pytest.raises(ValueError, match=r"^block_table: "):
-        flash_attn_with_kvcache(**problem, **new(rng), block_table=table)
+        flash_attn_with_kvcache(**problem, **new(rng), block_table=table, cache_leftpad=start)
     np.testing.assert_array_equal(problem["k_cache"], before)
 
 
