@@ -154,7 +154,12 @@ def _no_gradient(attributes, with_lse, primals, tangents):
 
 def _array(name, value):
     """`value` as an array of jax, unless it is known to lie on another device than a CPU."""
-    value = jnp.asarray(value)
+    try:
+        value = jnp.asarray(value)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise TypeError(
+            f"{name}: expected an array, got {options.described(value)}: {error}"
+        ) from error
     if not isinstance(value, jax.core.Tracer):
         if value.is_deleted():  # under jit jax says so, without the name
             raise RuntimeError(f"{name}: expected an array, got one that has been deleted")
