@@ -119,7 +119,7 @@ def patch_sdpa():
     subclasses, empty tensors, inputs of different dtypes, masks together with `is_causal`, of fewer
     than 2 axes or more than the inputs, or of a dtype other than bool, float32 and the inputs', a
     `scale` that is no finite number, more than 9 axes, lazily negated tensors, and memory that is
-    not aligned. What imported the function by name before
+    not aligned or not there. What imported the function by name before
     (``from torch.nn.functional import scaled_dot_product_attention``) keeps torch's.
 
     Returns
