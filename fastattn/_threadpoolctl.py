@@ -5,12 +5,14 @@ from threadpoolctl import LibController, register
 
 from fastattn import threads
 
+EXTENSION = "_core."
+
 
 class Controller(LibController):
     """The core, whether Python or a program in C has loaded it."""
 
     user_api = internal_api = "fastattn"
-    filename_prefixes = ("_core.", "libfastattn")
+    filename_prefixes = (EXTENSION, "libfastattn")
     check_symbols = ("fa_max_threads",)
 
     def get_num_threads(self):
@@ -21,8 +23,12 @@ class Controller(LibController):
         return threads.outside_contexts()
 
     def set_num_threads(self, num_threads):
-        """Limit the threads of calls outside of a `num_threads` context."""
-        threads.set_limit(num_threads)
+        """Limit the threads of calls outside of a `num_threads` context.
+
+        Once, not for the library that a program in C has loaded, too: its callers say how many.
+        """
+        if self.prefix == EXTENSION:
+            threads.set_limit(num_threads)
 
     def get_version(self):
         """Return the version of the package."""
