@@ -90,17 +90,17 @@ def test_bits_do_not_depend_on_the_split(isa, options, rng):
             np.testing.assert_array_equal(a[b : b + 1], c)
 
 
-@pytest.mark.parametrize("queries", [1, 4, 60])
+@pytest.mark.parametrize("queries", [1, 17])
 @pytest.mark.parametrize("options", ["plain", "begin", "sinks", "mask"])
 def test_bits_of_long_caches(isa, options, queries, rng):
     """Chunks of several eras, of which some, or the first ones, are empty."""
-    keys = 36_000
+    keys = 34_000
     q, k, v = cases.tensors(rng, "float32", q_heads=1, queries=queries, keys=keys, depth=4)
     allowed = np.ones(keys, bool)
     allowed[300:19_000] = False
     given = {
         "plain": {},
-        "begin": {"kv_starts": 16_000, "kv_lengths": 35_000},
+        "begin": {"kv_starts": 16_000, "kv_lengths": 33_500},
         "sinks": {"sinks": np.array([1.0]), "window_size": (18_000, 0)},
         "mask": {"attn_mask": allowed, "sinks": np.array([1.0])},
     }[options]
@@ -111,8 +111,9 @@ def test_bits_of_long_caches(isa, options, queries, rng):
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("queries", [1, 2, 4, 8, 40])
-@pytest.mark.parametrize("keys", [512, 5000, 140_000])
+@pytest.mark.parametrize(
+    ("keys", "queries"), [(512, 1), (512, 2), (5000, 4), (5000, 8), (140_000, 1), (140_000, 17)]
+)
 def test_equal_keys_and_values(isa, keys, queries, rng):
     """All sums are wrong in the same direction, and the more so the longer they are."""
     q, _, v = cases.tensors(rng, "float32", q_heads=1, queries=queries, keys=1, depth=4, dv=8)
