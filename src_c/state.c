@@ -66,10 +66,12 @@ static void set_sinks(fa_worker *worker, const fa_worker_tile *tile)
     }
 }
 
-static void set_first_chunk(const fa_worker *worker, fa_worker_tile *tile)
+/* The first chunk, and nothing before it. */
+static void begin_chunks(const fa_worker *worker, fa_worker_tile *tile)
 {
     const int64_t chunk_keys = (int64_t)worker->sequence.chunk_blocks * worker->sequence.key_block;
     tile->first_chunk = tile->span.begin < tile->span.end ? tile->span.begin / chunk_keys : 0;
+    memset(tile->has_past, 0, sizeof tile->has_past);
 }
 
 /* A sink counts once: in the first chunk that the tile's queries see, or, if they see none, in the
@@ -77,8 +79,7 @@ static void set_first_chunk(const fa_worker *worker, fa_worker_tile *tile)
 void fa_worker_begin(fa_worker *worker, fa_worker_tile *tile)
 {
     const fa_plan *plan = worker->plan;
-    set_first_chunk(worker, tile);
-    memset(tile->has_past, 0, sizeof tile->has_past);
+    begin_chunks(worker, tile);
     const void *sinks = plan->args->sinks ? worker->sinks : NULL;
     if (sinks) set_sinks(worker, tile);
     if (!plan->split) {
@@ -154,8 +155,7 @@ void fa_worker_keep(fa_worker *worker)
 void fa_worker_collect(fa_worker *worker, fa_worker_tile *tile)
 {
     const fa_kernels *kernels = worker->plan->kernels;
-    set_first_chunk(worker, tile);
-    memset(tile->has_past, 0, sizeof tile->has_past);
+    begin_chunks(worker, tile);
     attach(worker, tile, tile->first_chunk, &tile->state);
     for (int64_t chunk = tile->first_chunk + 1; chunk < worker->sequence.chunks; ++chunk) {
         put_past(kernels, tile, chunk - 1, chunk);
