@@ -176,6 +176,8 @@ class Decoder:
     ------
     TypeError
         layers is no sequence, or a part cannot be called.
+    ValueError
+        There is no layer.
     """
 
     layers: Sequence[DecoderLayer]
