@@ -225,16 +225,20 @@ static const fa_entry *entry_of(const fa_plan *plan, int64_t index, entry_index 
     return &plan->entries[low];
 }
 
-/* Order within a sequence: head by head, so that K and V stay in the cache; the last rows of a
- * head first, which see most keys under a causal mask: the longest tasks must not come last. */
+/* Order within a sequence: head by head, so that K and V stay in the cache. But under a causal mask
+ * the last rows of all heads first, which see most keys: the longest tasks must not come last. */
 static fa_share share_of(const fa_plan *plan, const fa_entry *entry, int64_t part,
                          const fa_sequence *sequence)
 {
     const int64_t head_parts = divide_up(sequence->tiling.tiles, plan->tiles);
     const int heads = heads_of(plan, sequence);
-    fa_share share = {.entry = entry, .kv_head = part / head_parts * heads};
+    const int64_t groups = divide_up(plan->args->kv_heads, heads);
+    const int unlike = sequence->positions.right >= 0 && sequence->positions.right < sequence->keys;
+    fa_share share = {.entry = entry};
+    share.kv_head = (unlike ? part % groups : part / head_parts) * heads;
     share.heads = (int)smaller(plan->args->kv_heads - share.kv_head, heads);
-    share.first_tile = (head_parts - 1 - part % head_parts) * plan->tiles;
+    share.first_tile = unlike ? head_parts - 1 - part / groups : part % head_parts;
+    share.first_tile *= plan->tiles;
     share.tiles = (int)smaller(sequence->tiling.tiles - share.first_tile, plan->tiles);
     return share;
 }
