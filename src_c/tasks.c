@@ -116,6 +116,23 @@ static totals total_of(const fa_plan *plan)
     return all;
 }
 
+/* So many parts of a head, or up to twice as many, that threads end together: of tasks of a length,
+ * each takes as many, and another one adds as much as half a tile, as keys are packed. */
+static int64_t even_parts(const fa_plan *plan, const totals *all, int64_t parts,
+                          int64_t least_tiles)
+{
+    const int64_t tiles = all->most_tiles, heads = all->tiles / tiles;
+    int64_t best = parts, shortest = INT64_MAX;
+    if (parts * heads >= (int64_t)plan->threads * SIZES.per_thread) return parts; /* even enough */
+    for (int64_t n = parts; n <= 2 * parts; ++n) {
+        const int64_t own = divide_up(tiles, n);
+        const int64_t time = divide_up(n * heads, plan->threads) * (2 * own + 1);
+        if (n > parts && own < least_tiles) break;
+        if (time < shortest) best = n, shortest = time;
+    }
+    return best;
+}
+
 /* Tiles of a part: many, so that keys are read seldom, but enough parts for all threads. Thin tiles
  * of a head stay together wherever that leaves some for each. */
 static int tiles_for(const fa_plan *plan, const struct sizes *of, const totals *all)
@@ -125,9 +142,10 @@ static int tiles_for(const fa_plan *plan, const struct sizes *of, const totals *
     if (tiles > all->most_tiles) tiles = all->most_tiles;
     if (tiles > of->bytes / tile_bytes(plan)) tiles = of->bytes / tile_bytes(plan);
     const int enough = all->most_chunks > 1 || all->tiles >= plan->threads * all->thin_tiles;
-    tiles = larger(tiles, enough ? all->thin_tiles : 1);
+    const int64_t least = enough ? all->thin_tiles : 1;
+    tiles = larger(tiles, least);
     const int64_t parts = divide_up(all->most_tiles, tiles); /* as even as can be */
-    return parts ? (int)divide_up(all->most_tiles, parts) : 1;
+    return parts ? (int)divide_up(all->most_tiles, even_parts(plan, all, parts, least)) : 1;
 }
 
 /* So many that what is asked for ahead stays in the second-level cache, or that memory is read in
