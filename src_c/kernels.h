@@ -94,8 +94,8 @@ typedef struct {
     const void *const *k, *const *v;             /* [keys + FA_KEY_PADDING], at the end any rows */
     const void *const *k_ahead, *const *v_ahead; /* likewise: rows to ask for at each key, in the
                                                   * end those that the next task begins with */
-    /* Thin tiles read rows of any storage, and multiply what they read by [keys] scales or NULL;
-     * for wide tiles FA_REAL and NULL. */
+    /* Thin tiles read rows of any storage, and multiply what they read by [keys] scales or NULL, as
+     * do wide tiles of scaled pieces; for others FA_REAL and NULL. */
     fa_storage storage;
     int ahead_element; /* bytes of an element of these: they are as stored, where k may be copies */
     int from_memory;   /* no tile has used the rows just now */
@@ -110,8 +110,16 @@ typedef struct {
 } fa_block;
 
 /* How many pieces numbers have: all of them the same, or q and k three, because an error of a score
- * counts more the larger the score is, and v two. */
-typedef enum { FA_ONE_PIECE, FA_TWO_PIECES, FA_THREE_AND_TWO, FA_THREE_PIECES, FA_SPLITS } fa_split;
+ * counts more the larger the score is, and v two. Scaled: K and V are bytes, one piece as they are
+ * stored; scores and probabilities are multiplied by the scales. */
+typedef enum {
+    FA_ONE_PIECE,
+    FA_SCALED_PIECE,
+    FA_TWO_PIECES,
+    FA_THREE_AND_TWO,
+    FA_THREE_PIECES,
+    FA_SPLITS
+} fa_split;
 
 /* Tiles on a matrix unit: instructions that multiply narrower numbers than the table's, and more of
  * them, by tiles or by vectors. Bfloat16; for some thin tiles int8 as it is.
@@ -132,7 +140,8 @@ typedef struct {
     int64_t (*panel_bytes)(int64_t rows, int64_t depth);
     /* Rows [count] as they are stored; 0 if pieces do not carry some number. */
     int (*pack_queries)(fa_tile *tile, fa_storage storage, const void *const *rows, int count);
-    /* block->k and v, of block->storage and times its scales, to panels; returns the same. */
+    /* block->k and v, of block->storage and, but for scaled pieces, times its scales, to panels;
+     * returns the same. */
     int (*pack_keys)(const fa_tile *tile, const fa_block *block, void *k_panels, void *v_panels);
     /* Of a tile and a block with panels. 0 if it meets numbers that pieces do not carry, which
      * packing need not look for; the state is then as if nothing had happened. */

@@ -76,12 +76,14 @@ static fa_matrices matrices_for(const fa_plan *plan, const fa_unit *unit)
 {
     const fa_args *args = plan->args;
     const int scaled = args->k_scale.data || args->v_scale.data;
+    const int bytes = fa_element_bytes(plan, plan->kv_storage) == 1;
     fa_split split = args->precision == FA_MEDIUM ? FA_ONE_PIECE
                      : args->precision == FA_HIGH ? FA_THREE_AND_TWO
                                                   : FA_THREE_PIECES;
     if (args->dtype == FA_FLOAT16) split = FA_TWO_PIECES;
-    if (args->dtype == FA_BFLOAT16) split = scaled ? FA_TWO_PIECES : FA_ONE_PIECE;
-    const int thin = args->dtype == FA_BFLOAT16 && !(scaled && plan->kv_storage == FA_BFLOAT);
+    if (args->dtype == FA_BFLOAT16)
+        split = !scaled ? FA_ONE_PIECE : bytes ? FA_SCALED_PIECE : FA_TWO_PIECES;
+    const int thin = args->dtype == FA_BFLOAT16 && (bytes || !scaled);
     fa_matrices matrices = {NULL, NULL};
     if (plan->weights || !usual_factor(plan->factor)) return matrices;
     if (unit->wide && unit->wide[split].pieces) matrices.wide = &unit->wide[split];

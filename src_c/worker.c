@@ -266,7 +266,8 @@ static fa_block block_of(fa_worker *worker, const fa_worker_tile *tile, int64_t 
     part.ahead_element = worker->k.element;
     part.k_ahead = worker->k_ahead + skipped;
     part.v_ahead = worker->v_ahead + skipped;
-    if (worker->plan->kv_widened && !worker->k_copied && worker->sequence.thin) {
+    const int as_stored = worker->sequence.thin || (worker->sequence.matrix && worker->panels);
+    if (worker->plan->kv_widened && !worker->k_copied && as_stored) {
         part.storage = worker->plan->kv_storage;
         if (worker->plan->args->k_scale.data) part.k_scales = worker->k_scales + skipped;
         if (worker->plan->args->v_scale.data) part.v_scales = worker->v_scales + skipped;
@@ -281,10 +282,13 @@ static fa_block block_of(fa_worker *worker, const fa_worker_tile *tile, int64_t 
 }
 
 /* What the matrix unit cannot do with these numbers, the other kernels do. */
-static void without_matrix(fa_worker *worker)
+static void without_matrix(fa_worker *worker, fa_block *part)
 {
     if (!worker->widened) bring(worker, worker->key_end, COPIED, COPIED);
     worker->widened = 1;
+    if (worker->sequence.thin) return;
+    part->storage = FA_REAL;
+    part->k_scales = part->v_scales = NULL;
 }
 
 /* Instrumented, the stages of a block one by one; a little slower than all in one. */
@@ -316,7 +320,7 @@ static void update_range(fa_worker *worker, fa_worker_tile *tile, int64_t block,
     if (in_panels && matrix->update(&tile->state, &part)) {
         FA_MARK(FA_STAGE_MATRIX);
     } else {
-        if (matrix) without_matrix(worker);
+        if (matrix) without_matrix(worker, &part);
         if (!tile->packed) {
             fa_worker_pack_rows(worker, tile);
             FA_MARK(FA_STAGE_PACK);

@@ -229,6 +229,7 @@ static void set_up_tiles(problem *p, int n)
     const int heads = rows[n % 4] == FEW ? 2 : 1;
     *p =
         (problem){.q_heads = heads, .kv_heads = heads, .queries = rows[n % 4], .keys = keys[n % 4]};
+    if (kv_type != type && draw(2)) p->queries = TWO_TILES;
     p->depth = depths[n / 4 % 3];
     set_up_sequence(p, type, kv_type);
     fa_args *a = &p->args;
