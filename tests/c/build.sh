@@ -22,7 +22,8 @@ if [[ $compiler == simde ]]; then
     compiler=gcc
     isas=(scalar avx512 avx512_bf16 amx)
     sources+=(tests/c/simde/cpu.c)
-    portable="-std=gnu11 -O1 -DFA_EMULATED -isystem tests/c/simde -mavx2 -mfma -mf16c -Wno-psabi"
+    # GCC 12 loses the first pair of fp8 values in one of its passes, at -O1 alone.
+    portable="-std=gnu11 -O1 -fno-tree-forwprop -DFA_EMULATED -isystem tests/c/simde -mavx2 -mfma -mf16c -Wno-psabi"
     for isa in "${isas[@]:1}"; do own[$isa]=$portable; done
 else
     sources+=(src_c/cpu.c)
