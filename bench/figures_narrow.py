@@ -21,7 +21,7 @@ def narrow(settings):
 
 
 def _prefill(settings):
-    """Time relative to float32, and the best peer of each shape."""
+    """Time relative to float32, of bytes to bfloat16, and the best peer of each shape."""
     figures, rows = [], []
     for depth in suites.DEPTHS:
         base = Problem(Hq=suites.HEADS, Sq=settings.length(2048), D=depth)
@@ -29,6 +29,9 @@ def _prefill(settings):
         times = relative_times(base, others, settings)
         figures += [Figure(f"{problem.name} / float32", times[problem]) for problem in others]
         rows += measured_rows(settings, others, PEERS)
+        bytes_ = [named(base, "bfloat16", dtype) for dtype in BYTES]
+        times = relative_times(others[-1], bytes_, settings)
+        figures += [Figure(f"{problem.name} / bfloat16", times[problem]) for problem in bytes_]
     for dtype in DTYPES:
         group = [row for row in rows if row.problem.dtype == dtype and row.measured and row.peers]
         if group:
@@ -66,7 +69,9 @@ def _errors(settings):
     """Error against the oracle, which is fed the rounded inputs; torch's beside it."""
     base = Problem(Hq=suites.HEADS, Sq=settings.length(2048), D=64)
     figures = []
-    for problem in (*(named(base, dtype) for dtype in DTYPES), named(base, "float32", "int8")):
+    words = [named(base, dtype) for dtype in DTYPES]
+    bytes_ = [named(base, dtype, "int8") for dtype in ("float32", "bfloat16")]
+    for problem in (*words, *bytes_):
         found = errors(problem, settings)
         for index, kind in enumerate(("max", "rms")):
             bound = found["torch"][index] if "torch" in found else None

@@ -84,13 +84,17 @@ def test_short_steps_relative_to_the_plain_one(values):
     assert len(found) == 5 and set(found.values()) == {2.0}
 
 
-def test_narrow_prefill_relative_to_float32(values, monkeypatch, script):
+def test_narrow_prefill_relative_to_wider_types(values, monkeypatch, script):
     pytest.importorskip("ml_dtypes")
     monkeypatch.setattr(script("figures_narrow"), "measured_rows", lambda *_: [])
     seconds = {"float32": 1.0, "float16": 0.5, "bfloat16": 0.25}
-    found = values("figures_narrow", "_prefill", lambda problem: seconds[problem.dtype])
+    seconds |= {"int8": 0.75, "float8_e4m3fn": 1.5, "float8_e5m2": 2.0}
+    found = values("figures_narrow", "_prefill", lambda problem: seconds[problem.kv_dtype])
+    assert len(found) == 2 * (2 + 3)
     for name, value in found.items():
-        assert value == seconds[name.removesuffix(" / float32").split()[-1]]
+        problem, base = name.split(" / ")
+        stored = problem.split()[1]  # behind the shape; before "K and V with", of bytes
+        assert value == seconds[stored] / seconds[base]
 
 
 def test_decoding_of_bytes_is_so_many_times_faster(values, monkeypatch, script):
