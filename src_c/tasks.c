@@ -162,8 +162,15 @@ static int heads_for(const fa_plan *plan)
     return (int)divide_up(args->kv_heads, divide_up(args->kv_heads, heads));
 }
 
+/* Whether of tasks of thin tiles some threads would have one more than others, for long. */
+static int threads_wait(const fa_plan *plan, const totals *all)
+{
+    const double most = (double)divide_up(all->tasks, plan->threads) * all->longest_task;
+    return all->most_tiles == all->thin_tiles && most * plan->threads > 1.06 * all->cost;
+}
+
 /* How many threads, how many tiles and heads a task, and whether the keys of a part are split: when
- * the longest task would be long against a thread's share of all. */
+ * the longest task would be long against a thread's share of all, or threads would wait. */
 void fa_plan_tasks(fa_plan *plan)
 {
     const fa_args *args = plan->args;
@@ -180,7 +187,7 @@ void fa_plan_tasks(fa_plan *plan)
     const double share = all.cost / (plan->threads * (of->per_thread / 2.0));
     all = total_of(plan);
     plan->split = all.most_chunks > 1 && all.state_bytes <= STATE_BYTES && !plan->weights &&
-                  all.longest_task > share;
+                  (all.longest_task > share || threads_wait(plan, &all));
     if (plan->split) all = total_of(plan);
     while (plan->heads > 1 && all.longest_task > share) {
         plan->heads = (plan->heads + 1) / 2;
