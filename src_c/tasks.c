@@ -13,8 +13,9 @@ static const struct sizes {
     int tiles;     /* at most */
     int per_thread; /* so many tasks, or the last one to finish is long alone */
 } SIZES = {512 * 1024, 12, 16},
-  /* Every task packs its keys, which must be worth it; caches are large where such units are. */
-    MATRIX_SIZES = {1024 * 1024, FA_MAX_TILES, 4};
+  /* Every task widens its keys, or packs them, which must be worth it; caches are large where units
+   * are. */
+    WIDENED_SIZES = {512 * 1024, 12, 4}, MATRIX_SIZES = {1024 * 1024, FA_MAX_TILES, 4};
 
 enum {
     /* Of all chunks together; beyond it, rather fewer tasks. */
@@ -175,11 +176,12 @@ void fa_plan_tasks(fa_plan *plan)
 {
     const fa_args *args = plan->args;
     const struct sizes *of = plan->matrices.wide ? &MATRIX_SIZES : &SIZES;
+    const struct sizes *of_tiles = of == &SIZES && plan->kv_widened ? &WIDENED_SIZES : of;
     plan->tiles = plan->heads = 1;
     totals all = total_of(plan);
     plan->far = all.numbers * fa_element_bytes(plan, plan->kv_storage) > NEAR_BYTES;
     plan->threads = all.work < SERIAL_WORK ? 1 : fa_threads_for(args->threads);
-    plan->tiles = tiles_for(plan, of, &all);
+    plan->tiles = tiles_for(plan, of_tiles, &all);
     plan->thin_tiles = (int)all.thin_tiles;
     plan->in_order = keys_lie_in_order(plan);
     plan->heads = heads_for(plan);
