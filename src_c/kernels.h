@@ -94,8 +94,8 @@ typedef struct {
     const void *const *k, *const *v;             /* [keys + FA_KEY_PADDING], at the end any rows */
     const void *const *k_ahead, *const *v_ahead; /* likewise: rows to ask for at each key, in the
                                                   * end those that the next task begins with */
-    /* Thin tiles read rows of any storage, and multiply what they read by [keys] scales or NULL, as
-     * do wide tiles of scaled pieces; for others FA_REAL and NULL. */
+    /* Thin tiles read rows of any storage, and multiply what they read by [keys] scales or NULL; of
+     * panels it is what was packed; for other wide tiles FA_REAL and NULL. */
     fa_storage storage;
     int ahead_element; /* bytes of an element of these: they are as stored, where k may be copies */
     int from_memory;   /* no tile has used the rows just now */

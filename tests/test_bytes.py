@@ -21,7 +21,9 @@ def tensors(rng, **sizes):
 
 @pytest.mark.parametrize("stored", BYTES)
 @pytest.mark.parametrize("queries", [1, 2, 3, 4, 8, 40])
-@pytest.mark.parametrize("name", ["plain", "causal", "softcap", "lengths", "bool", "float"])
+@pytest.mark.parametrize(
+    "name", ["plain", "causal", "softcap", "alibi", "lengths", "bool", "float"]
+)
 def test_bytes(isa, stored, queries, name, rng):
     """Two heads of a group; a scale for each token of K, for each head of V."""
     q, k, v = tensors(rng, kv_heads=1, queries=queries, keys=1300)
