@@ -117,8 +117,8 @@ static totals total_of(const fa_plan *plan)
     return all;
 }
 
-/* So many parts of a head, or up to twice as many, that threads end together: of tasks of a length,
- * each takes as many, and another one adds as much as half a tile, as keys are packed. */
+/* So many parts of a head, or up to twice as many, that threads end together, if all tasks take the
+ * same: their tiles, and as long as half a tile to pack keys. */
 static int64_t even_parts(const fa_plan *plan, const totals *all, int64_t parts,
                           int64_t least_tiles)
 {
