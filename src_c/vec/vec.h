@@ -6,6 +6,8 @@
  *   real, vec, vmask, LANES        element, vector, result of a comparison, elements of a vector
  *   v_load v_store                 aligned to the vector
  *   v_loadu v_storeu               any address
+ *   v_load_bytes(p, n)             the first n bytes at p, fewer than a vector has, then zeros;
+ *                                  reads no others
  *   v_splat(x)                     all lanes x
  *   v_add v_sub v_mul v_div        IEEE, round to nearest
  *   v_fma(a, b, c)                 a * b + c, rounded once where the machine can

@@ -40,6 +40,24 @@ FA_INLINE vec v_select(vmask mask, vec a, vec b) { return V(blendv)(b, a, mask);
 FA_INLINE int v_any(vmask mask) { return V(movemask)(mask) != 0; }
 FA_INLINE int v_all(vmask mask) { return V(movemask)(mask) == (1 << LANES) - 1; }
 
+/* Words by a mask; what is left of one is put together. */
+FA_INLINE vec v_load_bytes(const void *p, int64_t n)
+{
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i words = _mm256_set1_epi32((int)n / 4);
+    const unsigned char *rest = (const unsigned char *)p + n / 4 * 4;
+    __m256i bits = _mm256_maskload_epi32(p, _mm256_cmpgt_epi32(words, lane));
+    if (n % 4) {
+        int last = n % 2 ? rest[n % 4 - 1] << (n % 4 - 1) * 8 : 0;
+        if (n % 4 > 1) last |= rest[0] | rest[1] << 8;
+        const __m256i here = _mm256_cmpeq_epi32(words, lane);
+        bits = _mm256_or_si256(bits, _mm256_and_si256(here, _mm256_set1_epi32(last)));
+    }
+    vec a;
+    memcpy(&a, &bits, sizeof a);
+    return a;
+}
+
 #if FA_REAL_BITS == 32
 FA_INLINE vec v_pow2(vec x, vec *n)
 {

@@ -60,6 +60,11 @@ FA_INLINE void v_regroup(const int n, vec *r)
 #if FA_REAL_BITS == 32
 FA_INLINE vmask v_negative(vec a) { return _mm512_movepi32_mask(_mm512_castps_si512(a)); }
 
+FA_INLINE vec v_load_bytes(const void *p, int64_t n)
+{
+    return _mm512_castsi512_ps(_mm512_maskz_loadu_epi8(((__mmask64)1 << n) - 1, p));
+}
+
 FA_INLINE vec v_pow2(vec x, vec *n)
 {
     vec biased = v_add(x, v_splat(POW2_MAGIC));
@@ -149,6 +154,11 @@ FA_INLINE vec v_shift_bits(vec a)
 }
 #else
 FA_INLINE vmask v_negative(vec a) { return _mm512_movepi64_mask(_mm512_castpd_si512(a)); }
+
+FA_INLINE vec v_load_bytes(const void *p, int64_t n)
+{
+    return _mm512_castsi512_pd(_mm512_maskz_loadu_epi8(((__mmask64)1 << n) - 1, p));
+}
 
 FA_INLINE vec v_pow2(vec x, vec *n)
 {

@@ -21,6 +21,18 @@ FA_INLINE vec v_load(const real *p) { return V(vld1)(p); }
 FA_INLINE void v_store(real *p, vec a) { V(vst1)(p, a); }
 FA_INLINE vec v_loadu(const real *p) { return V(vld1)(p); }
 FA_INLINE void v_storeu(real *p, vec a) { V(vst1)(p, a); }
+/* Put together from two numbers: bytes stored one by one are long in coming back as a vector. */
+FA_INLINE vec v_load_bytes(const void *p, int64_t n)
+{
+    const unsigned char *from = p;
+    uint64_t half[2] = {0, 0};
+    for (int64_t at = 0; at < n; ++at) half[at / 8] |= (uint64_t)from[at] << at % 8 * 8;
+    const uint64x2_t bits = vcombine_u64(vcreate_u64(half[0]), vcreate_u64(half[1]));
+    vec a;
+    memcpy(&a, &bits, sizeof a);
+    return a;
+}
+
 FA_INLINE vec v_add(vec a, vec b) { return V(vadd)(a, b); }
 FA_INLINE vec v_sub(vec a, vec b) { return V(vsub)(a, b); }
 FA_INLINE vec v_mul(vec a, vec b) { return V(vmul)(a, b); }
