@@ -80,7 +80,9 @@ static void choose(const fa_args *args, const fa_kernels *kernels, const fa_matr
     const fa_storage storage = fa_storage_of(args->kv_dtype);
     sequence->spread = kernels->lanes;
     if (rows == 0) return;
-    if (thin && rows <= thin->most_thin_rows && worth_it(args, thin, sequence, rows)) {
+    const int shallow = args->depth <= FA_SHALLOW;
+    if (thin && rows <= (shallow ? thin->shallow_rows : thin->most_thin_rows) &&
+        worth_it(args, thin, sequence, rows)) {
         sequence->matrix = thin;
         sequence->thin = thin_width(kernels, rows);
     } else if (wide && worth_it(args, wide, sequence, rows)) {
