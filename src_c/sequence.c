@@ -41,10 +41,20 @@ static int worth_it(const fa_args *args, const fa_matrix *matrix, const fa_seque
            (double)rows * (double)numbers >= matrix->min_products;
 }
 
-/* Rows of each thin tile, as even as can be. */
+/* Rows of each thin tile but the last: as even as can be, but in fours, as several share loads. */
 static int thin_width(const fa_kernels *kernels, int64_t rows)
 {
-    return (int)divide_up(rows, divide_up(rows, kernels->thin_rows));
+    const int64_t tiles = divide_up(rows, kernels->thin_rows), even = divide_up(rows, tiles);
+    return (int)(tiles > 1 ? smaller(round_up(even, 4), kernels->thin_rows) : even);
+}
+
+/* Each tile converts keys that are not stored as floats once more: of few features, one at most. */
+static int thin_pays(const fa_args *args, const fa_kernels *kernels, int64_t rows)
+{
+    const fa_storage storage = fa_storage_of(args->kv_dtype);
+    const int one = storage != FA_REAL && args->depth <= FA_SHALLOW;
+    return rows <= (one ? kernels->thin_rows : kernels->most_thin_rows[storage]) &&
+           thin_width(kernels, rows) <= kernels->widest_thin;
 }
 
 /* Tiles, blocks and chunks. */
@@ -77,8 +87,6 @@ static void choose(const fa_args *args, const fa_kernels *kernels, const fa_matr
                    int64_t rows, fa_sequence *sequence)
 {
     const fa_matrix *wide = matrices->wide, *thin = matrices->thin;
-    const fa_storage storage = fa_storage_of(args->kv_dtype);
-    sequence->spread = kernels->lanes;
     if (rows == 0) return;
     const int shallow = args->depth <= FA_SHALLOW;
     if (thin && rows <= (shallow ? thin->shallow_rows : thin->most_thin_rows) &&
@@ -87,9 +95,18 @@ static void choose(const fa_args *args, const fa_kernels *kernels, const fa_matr
         sequence->thin = thin_width(kernels, rows);
     } else if (wide && worth_it(args, wide, sequence, rows)) {
         sequence->matrix = wide;
-    } else if (rows <= kernels->most_thin_rows[storage]) {
-        sequence->thin = kernels->arrange(thin_width(kernels, rows), storage, &sequence->spread);
+    } else if (thin_pays(args, kernels, rows)) {
+        sequence->thin = thin_width(kernels, rows);
     }
+}
+
+void fa_arrange(const fa_args *args, const fa_kernels *kernels, const fa_sequence *sequence,
+                int rows, fa_tile *tile)
+{
+    tile->spread = kernels->lanes;
+    tile->thin = sequence->thin ? rows : 0;
+    if (sequence->thin && !sequence->matrix)
+        tile->thin = kernels->arrange(rows, fa_storage_of(args->kv_dtype), &tile->spread);
 }
 
 fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels,

@@ -46,10 +46,14 @@ def of_int8(rng, **sizes):
     return q, k, v, {"k_scale": 1 / 40, "v_scale": 1 / 40}
 
 
-@pytest.mark.parametrize("stored", ["int8", "float16", "bfloat16", "float8_e4m3fn"])
-@pytest.mark.parametrize("queries, keys", [(5, 1301), (6, 1301), (11, 1301), (15, 1301), (15, 267)])
+@pytest.mark.parametrize("stored", ["int8", "float32", "float16", "bfloat16", "float8_e4m3fn"])
+@pytest.mark.parametrize(
+    "queries, keys",
+    [(5, 1301), (6, 1301), (9, 1301), (11, 1301), (15, 1301), (15, 267), (17, 267)],
+)
 def test_rows_of_a_few_thin_tiles(isa, stored, queries, keys, rng):
-    """Where they are faster than a wide one: of heads that take turns, too, and on any threads."""
+    """Where they are faster than a wide one, two rows a query: of heads that take turns, too, and
+    on any threads. The last tile may have fewer rows than the others."""
     sizes = {"q_heads": 6, "kv_heads": 3, "queries": queries, "keys": keys}
     if stored == "int8":
         q, k, v, scales = of_int8(rng, **sizes)

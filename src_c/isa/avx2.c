@@ -14,8 +14,8 @@ enum { NEAR_GROUPS = 1, DENSE_SCORES = 2, HEADS_IN_ORDER = 1, COPIES_CROWDED = 1
  * in memory: then each product waits for it. */
 #define THIN_SUMS_OF_THREE 9
 #if FA_REAL_BITS == 32
-#define MANY_THIN_ROWS(storage)                                                                    \
-    ((storage) == FA_HALF ? 12 : (storage) == FA_BFLOAT ? 10 : (int)MAX_THIN_ROWS)
+#define MANY_THIN_ROWS(storage) ((storage) == FA_HALF || (storage) == FA_BFLOAT ? 12 : 10)
+enum { WIDEST_THIN = MAX_THIN_ROWS };
 #define BY_HALVES(storage, groups) ((storage) == FA_E4M3 || ((storage) == FA_E5M2 && (groups) == 1))
 #endif
 #include "../kernels/all.inc"
