@@ -7,6 +7,7 @@ A section is a function of `Settings` that returns figures and rows; `SECTIONS` 
 import figures_decode
 import figures_matrix
 import figures_narrow
+import figures_shapes
 import memory
 import numpy as np
 from figure import (
@@ -175,5 +176,6 @@ SECTIONS = {
     "caches": figures_decode.caches,
     "narrow": figures_narrow.narrow,
     "matrix": figures_matrix.matrix,
+    "shapes": figures_shapes.shapes,
     "lean": lean,
 }

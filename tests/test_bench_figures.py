@@ -106,6 +106,18 @@ def test_decoding_of_bytes_is_so_many_times_faster(values, monkeypatch, script):
     assert len(found) == 3 and set(found.values()) == {2.0}
 
 
+def test_sizes_relative_to_the_next_power_of_two(values):
+    pytest.importorskip("ml_dtypes")
+    found = values("figures_shapes", "shapes", lambda problem: problem.Sq * problem.D)
+    assert len(found) == 3 * (3 * (2 + 4) + 2 + 3 + 1)
+    for name, value in found.items():
+        problem, larger = name.split(" / ")
+        _, _, lengths, depth = problem.split()[0].split("x")
+        sizes = {"D": int(depth), "Sq": int(lengths.split(":")[0])}
+        size, most = larger.split("=")
+        assert value == sizes[size] / int(most) < 1
+
+
 def test_rate_of_mapped_arrays(script, monkeypatch):
     memory, seen = script("memory"), []
     monkeypatch.setattr(memory, "own_bytes", lambda: 0)
