@@ -168,9 +168,9 @@ typedef struct fa_kernels {
     int key_block;   /* keys of a block */
     int thin_rows;   /* of a thin tile, at most */
     /* Up to so many rows thin tiles, one or a few, are faster than a wide one: by what K and V are
-     * stored as, [FA_STORAGES]. But one of more than widest_thin rows is slower than a vector. */
+     * stored as, [FA_STORAGES]. */
     const int *most_thin_rows;
-    int widest_thin;
+    int widest_thin; /* but one of more rows than that is slower than a vector of a wide one */
     /* Heads that take turns ask for keys of all of them, as they lie, not each for its own. */
     int heads_in_order;
     /* Wide tiles gain by copies of rows that push each other out of the first cache. */

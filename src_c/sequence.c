@@ -82,7 +82,7 @@ static void cut(const fa_args *args, const fa_kernels *kernels, fa_sequence *seq
         sequence->chunks = (sequence->positions.end + chunk - 1) / chunk;
 }
 
-/* What its tiles are updated with, and how they keep their rows: on a matrix unit one by one. */
+/* What its tiles are updated with, and how many rows thin ones have. */
 static void choose(const fa_args *args, const fa_kernels *kernels, const fa_matrices *matrices,
                    int64_t rows, fa_sequence *sequence)
 {

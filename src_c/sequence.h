@@ -45,7 +45,7 @@ int64_t fa_sequence_count(const fa_args *args);
 
 fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels,
                            const fa_matrices *matrices, int64_t index);
-/* How a tile of so many rows keeps them. */
+/* How a tile of so many rows keeps them; on a matrix unit one by one. */
 void fa_arrange(const fa_args *args, const fa_kernels *kernels, const fa_sequence *sequence,
                 int rows, fa_tile *tile);
 

@@ -21,6 +21,7 @@ FA_INLINE vec v_load(const real *p) { return V(vld1)(p); }
 FA_INLINE void v_store(real *p, vec a) { V(vst1)(p, a); }
 FA_INLINE vec v_loadu(const real *p) { return V(vld1)(p); }
 FA_INLINE void v_storeu(real *p, vec a) { V(vst1)(p, a); }
+
 /* Put together from two numbers: bytes stored one by one are long in coming back as a vector. */
 FA_INLINE vec v_load_bytes(const void *p, int64_t n)
 {

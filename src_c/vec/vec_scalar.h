@@ -16,6 +16,7 @@ FA_INLINE vec v_loadu(const real *p)
     return a;
 }
 FA_INLINE void v_storeu(real *p, vec a) { memcpy(p, &a, sizeof a); }
+
 FA_INLINE vec v_load_bytes(const void *p, int64_t n)
 {
     const unsigned char *from = p;
@@ -25,6 +26,7 @@ FA_INLINE vec v_load_bytes(const void *p, int64_t n)
     memcpy(&a, &bits, sizeof a);
     return a;
 }
+
 FA_INLINE vec v_splat(real x) { return x; }
 FA_INLINE vec v_add(vec a, vec b) { return a + b; }
 FA_INLINE vec v_sub(vec a, vec b) { return a - b; }
