@@ -31,9 +31,7 @@ def shapes(settings):
 def _beside_larger(size, larger, smaller, settings, dtype, queries, keys):
     """Return a figure for each of the smaller sizes: its time relative to the larger one."""
     sizes = {"Hq": suites.HEADS, "Sq": queries, "Sk": keys, "D": 128}
-    base, *others = (
-        named(Problem(**sizes | {size: each}), dtype) for each in (larger, *smaller)
-    )  # fmt: skip
+    base, *others = (named(Problem(**sizes | {size: each}), dtype) for each in (larger, *smaller))
     times = relative_times(base, others, settings)
     return [
         Figure(f"{problem.name} / {size}={larger}", times[problem], at_most=NO_LONGER)
