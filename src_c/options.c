@@ -26,15 +26,18 @@ static void set_bounds(fa_worker *worker, const fa_worker_tile *tile, int64_t fi
 static void set_alibi(fa_worker *worker, const fa_worker_tile *tile, int64_t first)
 {
     const fa_args *args = worker->plan->args;
-    const fa_sequence *sequence = &worker->sequence;
     const int size = worker->plan->kernels->real_size;
-    for (int r = 0; r < tile->rows.vectors * worker->plan->kernels->lanes; ++r) {
-        const int64_t row = tile->rows.row_begin + (r < tile->rows.rows ? r : tile->rows.rows - 1);
-        const double slope =
-            args->alibi[sequence->index * args->q_heads + fa_head_of(worker, tile, row)];
-        const int64_t position = fa_query_of(worker, row) + sequence->positions.offset;
-        fa_put(worker->slope, r, fa_held(slope, size) * FA_LOG2E, size);
-        fa_put(worker->position, r, (double)(position - first), size);
+    const double *slopes =
+        args->alibi + worker->sequence.index * args->q_heads + fa_head_of(worker, tile, 0);
+    const int64_t group = worker->plan->group;
+    const int width = tile->rows.vectors * worker->plan->kernels->lanes;
+    const int64_t query = fa_query_of(worker, tile->rows.row_begin);
+    int64_t head = tile->rows.row_begin - query * group;
+    int64_t position = query + worker->sequence.positions.offset - first;
+    for (int r = 0; r < width; ++r) {
+        fa_put(worker->slope, r, fa_held(slopes[head], size) * FA_LOG2E, size);
+        fa_put(worker->position, r, (double)position, size);
+        if (r + 1 < tile->rows.rows && ++head == group) head = 0, ++position;
     }
 }
 

@@ -73,7 +73,15 @@ def of_guard_pages(test):
 
 @of_guard_pages
 @pytest.mark.parametrize(
-    "shape", [(1, 1, 1, 1), (17, 33, 5, 3), (49, 130, 64, 64), (24, 64, 33, 12)]
+    "shape",
+    [
+        (1, 1, 1, 1),
+        (1, 35, 16, 16),
+        (2, 35, 5, 3),
+        (17, 33, 5, 3),
+        (49, 130, 64, 64),
+        (24, 64, 33, 12),
+    ],
 )
 def test_guard_pages(isa, dtype, shape, at_end, rng):
     queries, keys, depth, dv = shape

@@ -52,6 +52,25 @@ def test_masks(isa, dtype, kind, rng):
     cases.check(run(isa, q, k, v, attn_mask=mask, num_threads=2), q, k, v, attn_mask=mask)
 
 
+@pytest.mark.parametrize("stored", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("queries", [1, 2, 4, 8, 13])
+def test_all_options_at_once(isa, stored, queries, rng):
+    """Every kind of mask, softcap, ALiBi and a window, in vectors of one row and of several."""
+    dtype, keys = cases.dtype_of(stored), 330
+    q, k, v = cases.tensors(rng, dtype, kv_heads=1, q_heads=1, queries=queries, keys=keys)
+    flags = rng.random((queries, keys)) < 0.7
+    numbers = np.where(flags, rng.standard_normal(flags.shape), -np.inf)
+    masks = [flags, np.repeat(flags, 2, axis=1)[:, ::2]]
+    for mask_dtype in {np.dtype("float32"), dtype} if stored != "float64" else {dtype}:
+        own = numbers.astype(mask_dtype)
+        masks += [own, own[:, ::-1].copy()[:, ::-1]]
+    options = {"softcap": 4.0, "alibi_slopes": np.array([0.05]), "window_size": (200, 40)}
+    for mask in masks:
+        given = options | {"attn_mask": mask, "q_offset": 170}
+        got = run(isa, q, k, v, **given)
+        cases.check(got, q, k, v, **given)
+
+
 @pytest.mark.parametrize("group", range(1, 17))
 def test_grouped_heads_match_the_oracle(isa, group, rng):
     q, k, v = cases.tensors(
