@@ -5,6 +5,7 @@ import dataclasses
 
 import numpy as np
 
+from fastattn import _aligned as aligned
 from fastattn import reference
 from fastattn.measure import checking, peers, runner, table, timing
 
@@ -121,7 +122,7 @@ def relative_times(base, others, settings):
 
 def beside(array):
     """Return the same array, (B, H, S, D), with the heads of a token side by side in memory."""
-    return np.ascontiguousarray(array.swapaxes(1, 2)).swapaxes(1, 2)
+    return aligned.copy(array.swapaxes(1, 2)).swapaxes(1, 2)
 
 
 def errors(problem, settings, isas=(None,)):

@@ -9,6 +9,7 @@ from figure import Figure, beside, measured_rows
 from figures_narrow import named
 
 import fastattn
+from fastattn import _aligned as aligned
 from fastattn.measure import checking, peers, runner, suites, timing
 from fastattn.measure.problems import Problem
 
@@ -60,7 +61,7 @@ def _query_rows(settings, problem, name, at_most=None):
     calls = {}
     for count in ROWS:
         part = dataclasses.replace(problem, Sq=count)
-        own = dataclasses.replace(inputs, q=np.ascontiguousarray(inputs.q[:, :, :count]))
+        own = dataclasses.replace(inputs, q=aligned.copy(inputs.q[:, :, :count]))
         prepared = peers.Fastattn(settings.threads).prepare(part, own)
         checking.check(prepared, part, own)
         calls[count] = prepared.call
@@ -75,7 +76,7 @@ def paged(array, page, order):
     """Return K or V of one sequence, (1, H, S, D), as shuffled pages (pages, H, page, D)."""
     _, heads, keys, depth = array.shape
     pages = array.reshape(heads, keys // page, page, depth).swapaxes(0, 1)
-    return np.ascontiguousarray(pages[order])
+    return aligned.copy(pages[order])
 
 
 def _layouts(settings, keys, dtype):
@@ -142,7 +143,7 @@ def _short(settings):
     narrow_k, narrow_v, *_ = fastattn.quantize_kv(k, v, np.int8)
     scales, sinks = np.full(8, 0.01, np.float32), np.zeros(32, np.float32)
     table, lengths = np.zeros((1, 1), np.int32), np.array([16])
-    packed = [np.ascontiguousarray(each[0].swapaxes(0, 1)) for each in (q, k, v)]
+    packed = [aligned.copy(each[0].swapaxes(0, 1)) for each in (q, k, v)]
     cuts = np.array([0, 1], np.int32), np.array([0, 16], np.int32)
     cache = fastattn.PagedKVCache(1, 16, kv_heads=8, depth=64, dtype=np.float16)
     sequence = cache.new()

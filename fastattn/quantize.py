@@ -3,6 +3,7 @@
 
 import numpy as np
 
+from fastattn import _aligned as aligned
 from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as options
 from fastattn import _check_tensors as tensors
@@ -103,6 +104,6 @@ def quantized(name, tensor, dtype, per, bshd):
     if dtype.kind == "i":
         np.rint(values, out=values)
     np.clip(values, -limit, limit, out=values)
-    stored = np.empty(tensor.shape, dtype)
+    stored = aligned.zeros(tensor.shape, dtype)
     tensors.logical(stored, bshd)[...] = values.astype(dtype)
     return stored, scale

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, ClassVar, Literal, Self, cast
 
 import numpy as np
 
+from fastattn import _aligned as aligned
 from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as options
 from fastattn import _check_tensors as tensors
@@ -101,7 +102,7 @@ class Cache(abc.ABC):
         if dtype.name in dtypes.NARROW:
             shapes |= dict.fromkeys(("k_scale", "v_scale"), ((rows, heads, tokens), np.float32))
         if self._directory is None:
-            arrays = {name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes.items()}
+            arrays = {name: aligned.zeros(*each) for name, each in shapes.items()}
         else:
             arrays = files.map_new(self._directory, shapes)
         self._adopt(arrays, dtype, layout)

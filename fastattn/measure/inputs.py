@@ -7,6 +7,8 @@ import math
 
 import numpy as np
 
+from fastattn import _aligned as aligned
+
 MASK_BLOCK = 64  # side of the blocks that mask "blocks" consists of
 INT8_SCALE = 1 / 32  # of stored int8 numbers: standard normal up to 4
 
@@ -15,9 +17,10 @@ INT8_SCALE = 1 / 32  # of stored int8 numbers: standard normal up to 4
 class Inputs:
     """Arrays of one problem, in the order of axes (batch, heads, sequence, depth).
 
-    C-contiguous, but those of packed sequences, which lie as (tokens, heads, depth). `mask` is bool
-    or float, (Sq, Sk), or None; `kv_lengths` is int64, (B,), or None; `sinks` is float32, (Hq,), or
-    None. Stored int8 numbers of k and v stand for `scale` times themselves.
+    C-contiguous, but those of packed sequences, which lie as (tokens, heads, depth); they begin at
+    a line of the cache, for us and for peers. `mask` is bool or float, (Sq, Sk), or None;
+    `kv_lengths` is int64, (B,), or None; `sinks` is float32, (Hq,), or None. Stored int8 numbers of
+    k and v stand for `scale` times themselves.
     """
 
     q: np.ndarray
@@ -60,6 +63,8 @@ def make(problem, seed):
     elif p.mask == "float":
         mask = rng.standard_normal((p.Sq, p.Sk), dtype=np.float32)
         mask = mask.astype(numpy_dtype(p.dtype), copy=False)
+    if mask is not None:
+        mask = aligned.copy(mask)
     if p.padded:
         lengths = rng.integers(max(p.Sk // 4, 1), p.Sk + 1, p.B)
         lengths[0] = p.Sk  # a batch is padded to its longest sequence
@@ -77,7 +82,7 @@ def _normal(rng, problem, heads, length, depth, dtype):
     numbers = rng.standard_normal(shape, dtype=wide)
     if dtype == "int8":
         numbers = (numbers / INT8_SCALE).round().clip(-127, 127)
-    numbers = numbers.astype(numpy_dtype(dtype), copy=False)
+    numbers = aligned.copy(numbers.astype(numpy_dtype(dtype), copy=False))
     return numbers.swapaxes(0, 1)[None] if problem.packed else numbers
 
 
@@ -103,5 +108,5 @@ def sequence(problem, inputs, index):
     alone = dataclasses.replace(problem, name="", packed=(), Sq=queries, Sk=keys)
     q = inputs.q[:, :, first_query : first_query + queries]
     k, v = (each[:, :, first_key : first_key + keys] for each in (inputs.k, inputs.v))
-    q, k, v = map(np.ascontiguousarray, (q, k, v))
+    q, k, v = map(aligned.copy, (q, k, v))
     return alone, dataclasses.replace(inputs, q=q, k=k, v=v)
