@@ -120,6 +120,22 @@ def test_logits_without_a_distribution(case, listed):
         layers.Sampler(seed=0)(logits if listed or case == "no array" else np.array(logits))
 
 
+@pytest.mark.parametrize(
+    "seed, error, found",
+    [("x", TypeError, ", got str"), (1.5, TypeError, ", got float"),
+     (True, TypeError, ", got bool"), ([1], TypeError, ", got list"),
+     (-1, ValueError, " not below 0, got -1")],
+)  # fmt: skip
+def test_seed_of_a_sampler(seed, error, found):
+    with pytest.raises(error, match=f"^seed: expected an integer{found}$"):
+        layers.Sampler(seed=seed)
+
+
+def test_seeds_of_every_kind():
+    for seed in 0, np.int64(3), 2**200, None, np.random.default_rng(1):
+        assert layers.Sampler(seed=seed)(np.ones((2, 3))).shape == (2,)
+
+
 def test_logits_of_a_list_and_of_no_sequence():
     assert layers.Sampler(seed=0)([[-INF, 1], [2, -INF]]).tolist() == [1, 0]
     assert layers.Sampler(seed=0)(np.ones((0, 3))).shape == (0,)

@@ -49,7 +49,7 @@ class Sampler:
         Only the fewest likeliest tokens that together have at least this probability (Holtzman et
         al. 2020, arXiv:1904.09751), counted after `top_k`.
     seed : int or numpy.random.Generator, optional
-        The same seed draws the same tokens.
+        The same seed, at least 0, draws the same tokens.
 
     Raises
     ------
@@ -73,6 +73,8 @@ class Sampler:
             options.integer("top_k", self.top_k, 1)
         if self.top_p is not None and not 0 < options.number("top_p", self.top_p) <= 1:
             raise ValueError(f"top_p: expected a number above 0, up to 1, got {self.top_p:g}")
+        if self.seed is not None and not isinstance(self.seed, np.random.Generator):
+            options.integer("seed", self.seed, 0)
         self._random = np.random.default_rng(self.seed)
 
     def probabilities(self, logits: npt.NDArray) -> npt.NDArray:
