@@ -151,6 +151,30 @@ def test_logits_of_what_has_ended_may_be_anything():
     assert [chosen.tolist() for chosen in steps] == [[0, 1], [-1, 0]]
 
 
+NORMS = {
+    "weight type": ((5,), TypeError, "weight: expected a numpy.ndarray, got int"),
+    "weight rank": ((W,), ValueError, r"weight: expected shape \(any,\), got \(8, 8\)"),
+    "weight dtype": (
+        (np.ones(8, int),), TypeError, "weight: expected one of the dtypes .* got int64",
+    ),
+    "bias": ((W[0], W[0, :7]), ValueError, r"bias: expected shape \(8,\), got \(7,\)"),
+    "bias alone": ((None, W), ValueError, r"bias: expected shape \(any,\), got \(8, 8\)"),
+    "eps": ((W[0], W[0], -1), ValueError, "eps: expected a number not below 0, got -1"),
+    "eps type": ((None, None, "x"), TypeError, "eps: expected a number, got str"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NORMS)
+def test_a_norm_is_checked_when_it_is_made(case):
+    """Not at the first token, when the rest of the model is there."""
+    (weight, *rest), error, message = NORMS[case]
+    with pytest.raises(error, match=f"^{message}"):
+        layers.LayerNorm(weight, *rest)
+    if not case.startswith("bias"):
+        with pytest.raises(error, match=f"^{message}"):
+            layers.RMSNorm(weight, *rest[1:])
+
+
 FEED = layers.FeedForward(W, W)
 WIDE = X.astype(np.float64)
 

@@ -119,6 +119,11 @@ class LayerNorm:
     ----------
     weight, bias : ndarray, (features,), optional
     eps : float
+
+    Raises
+    ------
+    TypeError, ValueError
+        Parameters of a wrong type or shape, or eps below 0.
     """
 
     weight: npt.NDArray | None = None
@@ -126,6 +131,12 @@ class LayerNorm:
     eps: float = 1e-5
 
     __repr__ = short_repr
+
+    def __post_init__(self) -> None:
+        _check.optional("weight", self.weight, (None,))
+        features = None if self.weight is None else self.weight.shape[0]
+        _check.optional("bias", self.bias, (features,))
+        options.number("eps", self.eps, 0.0)
 
     def __call__(self, x: npt.NDArray) -> npt.NDArray:
         """Return ``layer_norm(x, weight, bias, eps=eps)``.
@@ -142,7 +153,7 @@ class LayerNorm:
         Raises
         ------
         TypeError, ValueError
-            As of `layer_norm`, also of the parameters.
+            As of `layer_norm`: parameters that do not go with x.
         """
         return layer_norm(x, self.weight, self.bias, eps=self.eps)
 
@@ -155,12 +166,21 @@ class RMSNorm:
     ----------
     weight : ndarray, (features,), optional
     eps : float
+
+    Raises
+    ------
+    TypeError, ValueError
+        A weight of a wrong type or shape, or eps below 0.
     """
 
     weight: npt.NDArray | None = None
     eps: float = 1e-6
 
     __repr__ = short_repr
+
+    def __post_init__(self) -> None:
+        _check.optional("weight", self.weight, (None,))
+        options.number("eps", self.eps, 0.0)
 
     def __call__(self, x: npt.NDArray) -> npt.NDArray:
         """Return ``rms_norm(x, weight, eps=eps)``.
@@ -177,6 +197,6 @@ class RMSNorm:
         Raises
         ------
         TypeError, ValueError
-            As of `rms_norm`, also of the parameters.
+            As of `rms_norm`: a weight that does not go with x.
         """
         return rms_norm(x, self.weight, eps=self.eps)
