@@ -298,6 +298,27 @@ def test_the_wide_parameter_of_attention_is_named(name):
         layer(X)
 
 
+@pytest.mark.parametrize(
+    "index, value, message",
+    [(0, 1, "encoder: expected a callable, got int"),
+     (1, crossing(), "decoder: expected a Decoder, got fastattn.layers.decoder.DecoderLayer"),
+     (2, W, "source_embedding: expected a callable, got numpy.ndarray"),
+     (3, None, "target_embedding: expected an Embedding, got NoneType")],
+)  # fmt: skip
+def test_parts_of_an_encoder_decoder(index, value, message):
+    tables = layers.Embedding(W), layers.Embedding(W)
+    parts = [layers.Encoder([]), layers.Decoder([crossing()]), *tables]
+    parts[index] = value
+    with pytest.raises(TypeError, match=f"^{message}$"):
+        layers.EncoderDecoder(*parts)
+
+
+def test_decoder_layers_that_are_functions_have_no_cross_attention():
+    tables = layers.Embedding(W), layers.Embedding(W)
+    with pytest.raises(ValueError, match=r"^decoder: expected cross-attention in every layer"):
+        layers.EncoderDecoder(layers.Encoder([]), layers.Decoder([len]), *tables)
+
+
 def test_the_wide_head_is_named():
     stacks = layers.Encoder([]), layers.Decoder([crossing()])
     tables = layers.Embedding(W), layers.Embedding(W)

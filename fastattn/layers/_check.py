@@ -74,6 +74,14 @@ def optional_functions(**values):
             function(name, value)
 
 
+def instance(name, value, kind):
+    """Raise unless `value` is of the class `kind`, one of the layers."""
+    if not isinstance(value, kind):
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        found = options.described(value)
+        raise TypeError(f"{name}: expected {article} {kind.__name__}, got {found}")
+
+
 def stack(name, value):
     """Raise unless `value` is a sequence of layers."""
     if not isinstance(value, Sequence):

@@ -36,7 +36,7 @@ class EncoderDecoder:
     Raises
     ------
     TypeError, ValueError
-        A head of a wrong type or shape, or decoder layers without cross-attention.
+        A part of a wrong type, a head of a wrong shape, or decoder layers without cross-attention.
     """
 
     encoder: Encoder
@@ -49,10 +49,14 @@ class EncoderDecoder:
     __repr__ = short_repr
 
     def __post_init__(self) -> None:
+        _check.function("encoder", self.encoder)
+        _check.instance("decoder", self.decoder, Decoder)
+        _check.function("source_embedding", self.source_embedding)
+        _check.instance("target_embedding", self.target_embedding, Embedding)
         vocabulary, width = self.target_embedding.table.shape
         _check.optional("w_head", self.w_head, (width, vocabulary))
         _check.optional("b_head", self.b_head, (vocabulary,))
-        if any(layer.cross_attention is None for layer in self.decoder.layers):
+        if any(getattr(each, "cross_attention", None) is None for each in self.decoder.layers):
             raise ValueError("decoder: expected cross-attention in every layer")
 
     def encode(

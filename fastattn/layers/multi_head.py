@@ -109,9 +109,8 @@ class MultiHeadAttention:
             _check.optional(name, getattr(self, name), (weight.shape[1],))
         _check.optional("b_o", self.b_o, (None if self.w_o is None else self.w_o.shape[1],))
         _check.optional_functions(q_norm=self.q_norm, k_norm=self.k_norm)
-        if self.rotary is not None and not isinstance(self.rotary, Rotary):
-            found = options.described(self.rotary)
-            raise TypeError(f"rotary: expected a Rotary, got {found}")
+        if self.rotary is not None:
+            _check.instance("rotary", self.rotary, Rotary)
 
     @property
     def kv_head_count(self) -> int:
