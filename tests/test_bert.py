@@ -245,6 +245,35 @@ def test_a_tokenizer_must_be_able_to_cut(tmp_path, max_tokens):
         assert free.max_tokens is None and len(ids) == 52
 
 
+def word_level():
+    """A tokenizer of the package, with the settings that files of sentence encoders have."""
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {f"w{n}": n for n in range(60)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.enable_truncation(16)
+    return tokenizer
+
+
+def test_the_tokenizer_of_the_caller_is_left_as_it_is(tmp_path):
+    saved(tmp_path, "bert")
+    tokenizer = word_level()
+    model = dataclasses.replace(load_bert(tmp_path), tokenizer=tokenizer, max_tokens=3)
+    tokenizer.no_truncation()
+    assert model.tokenize(["w1 w2 w3 w4"])[0].tolist() == [1, 2, 3]
+    assert tokenizer.encode("w1 w2 w3 w4").ids == [1, 2, 3, 4]
+
+
+def test_a_tokenizer_that_cannot_be_copied(tmp_path):
+    class Fixed(Words):
+        def __deepcopy__(self, memo):
+            raise Exception("Custom PreTokenizer cannot be serialized")
+
+    saved(tmp_path, "bert")
+    model = dataclasses.replace(load_bert(tmp_path), tokenizer=Fixed(), max_tokens=3)
+    assert len(model.tokenize(["a b c d e"])[0]) == 3
+
+
 def test_patterns_of_a_text(tmp_path):
     saved(tmp_path, "bert")
     model = load_with_words(tmp_path)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """BERT-family encoders: token ids in, a vector for each token or for each text out."""
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -45,7 +46,9 @@ class Bert:
         Position of the first token: 0, or behind the padding id (RoBERTa).
     tokenizer : tokenizers.Tokenizer, optional
         Or anything with two of its methods: ``encode_batch(texts)``, which returns objects with
-        `ids` and `tokens`, and ``enable_truncation(max_length)``, which says how many at most.
+        `ids` and `tokens`, and ``enable_truncation(max_length)``, which says how many at most. A
+        copy is kept, and set up; the object itself only if it cannot be copied (parts of it are
+        written in Python).
     max_tokens : int, optional
         Longer texts are cut by the tokenizer, which knows what to keep at the end. At most, and by
         default, as many as there are positions from `first_position` on.
@@ -87,11 +90,22 @@ class Bert:
             object.__setattr__(self, "max_tokens", longest)
         else:
             options.integer("max_tokens", self.max_tokens, 1, longest or math.inf)
-        if self.tokenizer is not None and self.max_tokens is not None:
-            if not hasattr(self.tokenizer, "enable_truncation"):
-                found = options.described(self.tokenizer)
-                raise TypeError(f"tokenizer: expected a method enable_truncation, got {found}")
-            self.tokenizer.enable_truncation(self.max_tokens)
+        if self.tokenizer is not None:
+            object.__setattr__(self, "tokenizer", self._own_tokenizer())
+
+    def _own_tokenizer(self):
+        """Return a copy of the tokenizer that cuts texts."""
+        cuts = self.max_tokens is not None
+        if cuts and not hasattr(self.tokenizer, "enable_truncation"):
+            found = options.described(self.tokenizer)
+            raise TypeError(f"tokenizer: expected a method enable_truncation, got {found}")
+        try:
+            own = copy.deepcopy(self.tokenizer)
+        except Exception:  # what the package tokenizers raises is no kind of its own
+            own = self.tokenizer
+        if cuts:
+            own.enable_truncation(self.max_tokens)
+        return own
 
     def embed(
         self,
