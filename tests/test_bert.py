@@ -264,6 +264,17 @@ def test_the_tokenizer_of_the_caller_is_left_as_it_is(tmp_path):
     assert tokenizer.encode("w1 w2 w3 w4").ids == [1, 2, 3, 4]
 
 
+def test_a_tokenizer_that_pads(tmp_path):
+    """Many files of sentence encoders pad to a fixed length."""
+    saved(tmp_path, "bert")
+    padding, plain = word_level(), word_level()
+    padding.enable_padding(length=12)
+    models = [dataclasses.replace(load_bert(tmp_path), tokenizer=each) for each in (padding, plain)]
+    vectors = [model.encode(["w1 w2", "w3"]) for model in models]
+    np.testing.assert_array_equal(*vectors)
+    assert len(padding.encode("w1").ids) == 12
+
+
 def test_a_tokenizer_that_cannot_be_copied(tmp_path):
     class Fixed(Words):
         def __deepcopy__(self, memo):

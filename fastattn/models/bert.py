@@ -94,7 +94,7 @@ class Bert:
             object.__setattr__(self, "tokenizer", self._own_tokenizer())
 
     def _own_tokenizer(self):
-        """Return a copy of the tokenizer that cuts texts."""
+        """Return a copy of the tokenizer that cuts texts and pads none."""
         cuts = self.max_tokens is not None
         if cuts and not hasattr(self.tokenizer, "enable_truncation"):
             found = options.described(self.tokenizer)
@@ -105,6 +105,8 @@ class Bert:
             own = self.tokenizer
         if cuts:
             own.enable_truncation(self.max_tokens)
+        if hasattr(own, "no_padding"):  # ids do not tell padding from words
+            own.no_padding()
         return own
 
     def embed(
