@@ -349,6 +349,16 @@ def test_unsupported_modules(tmp_path):
         load_bert(tmp_path)
 
 
+PARTS = {"embedding": 1, "embedding_norm": None, "encoder": 3, "type_table": 1, "normalize": 1}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_the_part_that_does_not_fit_is_named(tmp_path, name):
+    saved(tmp_path, "bert")
+    with pytest.raises(TypeError, match=f"^{name}: expected .*, got"):
+        dataclasses.replace(load_bert(tmp_path), **{name: PARTS[name]})
+
+
 def test_bad_input(tmp_path):
     saved(tmp_path, "bert")
     model = load_bert(tmp_path)

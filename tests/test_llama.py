@@ -199,6 +199,9 @@ def test_stop_tokens_and_streaming(tmp_path, rng):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": stop}))
     assert load_llama(tmp_path).stop_ids == (stop,)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": [stop, "</s>"]}))
+    with pytest.raises(ValueError, match=r"json: eos_token_id: expected an integer, got str"):
+        load_llama(tmp_path)
 
 
 def test_sampling_is_repeatable(tmp_path, rng):
@@ -334,6 +337,20 @@ def test_layer_types_for_fewer_layers(tmp_path):
     path.write_text(json.dumps({**config, "layer_types": config["layer_types"][:1]}))
     with pytest.raises(ValueError, match="layer_types: expected 2, one for each layer"):
         load_llama(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name, value, message",
+    [
+        ("embedding", 1, "expected an Embedding, got int"),
+        ("decoder", None, "expected a Decoder, got NoneType"),
+        ("stop_ids", ["</s>"], "expected integers, got dtype str"),
+    ],
+)
+def test_the_part_that_does_not_fit_is_named(tmp_path, name, value, message):
+    saved(tmp_path)
+    with pytest.raises(TypeError, match=f"^{name}: {message}"):
+        dataclasses.replace(load_llama(tmp_path), **{name: value})
 
 
 def test_bad_input(tmp_path):

@@ -64,7 +64,7 @@ class Bert:
     TypeError
         A wrong type, or a tokenizer that cannot cut.
     ValueError
-        Another pooling, or more tokens than positions.
+        A table of another shape, another pooling, or more tokens than positions.
     """
 
     embedding: Embedding
@@ -81,7 +81,13 @@ class Bert:
     __repr__ = short_repr
 
     def __post_init__(self) -> None:
+        _check.instance("embedding", self.embedding, Embedding)
+        _check.function("embedding_norm", self.embedding_norm)
+        _check.function("encoder", self.encoder)
+        _check.optional("type_table", self.type_table, (None, self.embedding.table.shape[1]))
         options.choice("pooling", self.pooling, POOLINGS)
+        options.flag("normalize", self.normalize)
+        options.flag("lowercase", self.lowercase)
         longest = None
         if self.embedding.positions is not None:
             count = len(self.embedding.positions)

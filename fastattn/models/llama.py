@@ -41,7 +41,7 @@ class Llama:
     Raises
     ------
     TypeError, ValueError
-        A head of a wrong type or shape.
+        A part of a wrong type, a head of a wrong shape, or stop_ids that are no integers.
     """
 
     embedding: Embedding
@@ -53,8 +53,11 @@ class Llama:
     __repr__ = short_repr
 
     def __post_init__(self) -> None:
+        _check.instance("embedding", self.embedding, Embedding)
+        _check.instance("decoder", self.decoder, Decoder)
         vocabulary, width = self.embedding.table.shape
         _check.optional("w_head", self.w_head, (width, vocabulary))
+        _check.stop_ids(self.stop_ids)
 
     def new_caches(self, batch: int, capacity: int, *, dtype: DType | None = None) -> list[Cache]:
         """Return an empty `fastattn.KVCache` for each layer.

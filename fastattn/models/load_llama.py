@@ -172,10 +172,10 @@ def _rotary(checkpoint):
 
 
 def _stop_ids(checkpoint):
-    path = checkpoint.directory / "generation_config.json"
-    found = setting(path, read_json(path), "eos_token_id", default=None) if path.exists() else None
+    path, name = checkpoint.directory / "generation_config.json", "eos_token_id"
+    found = setting(path, read_json(path), name, default=None) if path.exists() else None
     if found is None:
-        found = checkpoint.value("eos_token_id", default=None)
-    if found is None:
-        return ()
-    return tuple(found) if isinstance(found, list) else (found,)
+        path = checkpoint.directory / "config.json"
+        found = checkpoint.value(name, default=())
+    listed = found if isinstance(found, list | tuple) else [found]
+    return tuple(of_kind(f"{path}: {name}", each, int) for each in listed)
