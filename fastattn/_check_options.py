@@ -10,8 +10,10 @@ kernel.
 """
 
 import math
+import os
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -132,6 +134,13 @@ def choice(name, value, choices):
     if isinstance(value, str):
         raise ValueError(f"{name}: expected one of {listed}, got {value!r}")
     raise TypeError(f"{name}: expected one of {listed}, got {described(value)}")
+
+
+def path(name, value):
+    """Return the name of a file or directory as a Path."""
+    if not isinstance(value, str | os.PathLike):
+        raise TypeError(f"{name}: expected a path, got {described(value)}")
+    return Path(value)
 
 
 def window(value):

@@ -50,6 +50,30 @@ def test_wrong_modes(rng, tmp_path):
         fastattn.KVCache.load(tmp_path / "small.npz", "r")
 
 
+@pytest.mark.parametrize("file", [5, None, ["a"], b"a", io.StringIO()], ids=repr)
+def test_what_is_no_file_is_named(file, rng):
+    cache = filled(rng, "dense")
+    message = "^file: expected a path or a binary file object, got "
+    for call in (
+        lambda: cache.save(file),
+        lambda: fastattn.KVCache.load(file),
+        lambda: fastattn.KVCache.load(file, "r"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            call()
+    with pytest.raises(TypeError, match=r"^path: expected a path, got "):
+        fastattn.KVCache.memmap(file, 1, 2, 8, capacity=4)
+
+
+@pytest.mark.parametrize("mode", ["r", "c", "r+"])
+def test_a_file_object_is_not_mapped(mode, rng, tmp_path):
+    filled(rng, "dense").save(tmp_path / "cache")
+    with open(tmp_path / "cache", "rb") as file:
+        for each in file, io.BytesIO(file.read()):
+            with pytest.raises(ValueError, match=r"^mmap_mode: expected None for a file object"):
+                fastattn.KVCache.load(each, mode)
+
+
 def test_data_at_odd_places(tmp_path):
     with zipfile.ZipFile(tmp_path / "odd.npz", "w") as archive, archive.open("k.npy", "w") as file:
         np.lib.format.write_array(file, np.ones(3))

@@ -77,6 +77,12 @@ def test_missing_and_unused_tensors(tmp_path):
     checkpoint.expect_used("model.")
 
 
+@pytest.mark.parametrize("directory", [None, 5, b"model"])
+def test_directory_is_a_path(directory):
+    with pytest.raises(TypeError, match=r"^directory: expected a path, got "):
+        Checkpoint(directory)
+
+
 def test_missing_files(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"config\.json"):
         Checkpoint(tmp_path)

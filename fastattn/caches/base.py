@@ -83,7 +83,7 @@ class Cache(abc.ABC):
             There is something in the directory. Otherwise as of the class itself.
         """
         cache = cls.__new__(cls)
-        cache._directory = Path(path).absolute()  # wherever the process goes
+        cache._directory = options.path("path", path).absolute()  # wherever the process goes
         cls.__init__(cache, *sizes, **keywords)
         cache.flush()
         return cache

@@ -6,6 +6,7 @@ files knows; the name of the type is an array beside them.
 """
 
 import contextlib
+import io
 import os
 import secrets
 import shutil
@@ -14,6 +15,8 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+
+from fastattn import _check_options as options
 
 STATE = "state.npz"
 ALIGNMENT = 64
@@ -32,7 +35,7 @@ def save_aligned(file, arrays):
         complete: the arrays may be mapped from it.
     arrays : dict of str to ndarray
     """
-    if isinstance(file, str | os.PathLike):
+    if _is_path(file, "write"):
         with _replacing(Path(file)) as opened:
             save_aligned(opened, arrays)
         return
@@ -44,6 +47,16 @@ def save_aligned(file, arrays):
             member.extra = struct.pack("<HH", PADDING_FIELD, padding) + bytes(padding)
             with archive.open(member, "w", force_zip64=True) as target:
                 np.lib.format.write_array(target, np.asanyarray(array), allow_pickle=False)
+
+
+def _is_path(file, method):
+    """Say whether `file` is a path; raise if it is no binary file object with `method` either."""
+    if isinstance(file, str | os.PathLike):
+        return True
+    if not hasattr(file, method) or isinstance(file, io.TextIOBase):
+        found = options.described(file)
+        raise TypeError(f"file: expected a path or a binary file object, got {found}")
+    return False
 
 
 @contextlib.contextmanager
@@ -79,7 +92,10 @@ def load(file, mmap_mode=None):
     """
     if mmap_mode not in (None, "r", "c", "r+"):
         raise ValueError(f"mmap_mode: expected None, 'r', 'c' or 'r+', got {mmap_mode!r}")
-    if isinstance(file, str | os.PathLike) and Path(file).is_dir():
+    named = _is_path(file, "read")
+    if mmap_mode is not None and not named:
+        raise ValueError(f"mmap_mode: expected None for a file object, got {mmap_mode!r}")
+    if named and Path(file).is_dir():
         arrays = load(Path(file, STATE))
         for path in sorted(Path(file).glob("*.npy")):
             arrays[path.stem] = np.load(path, mmap_mode=mmap_mode)
@@ -137,11 +153,10 @@ def map_new(directory, shapes):
 
     Parameters
     ----------
-    directory : path
+    directory : Path
         Must not exist, or be empty.
     shapes : dict of str to (tuple of int, dtype)
     """
-    directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.iterdir()):
         raise FileExistsError(f"path: expected a new or empty directory, got {str(directory)!r}")

@@ -45,13 +45,13 @@ class Checkpoint:
     ImportError
         bfloat16 tensors without ml_dtypes.
     TypeError
-        Another dtype.
+        Another dtype, or no path.
     ValueError
         A file is damaged: which, and where.
     """
 
     def __init__(self, directory: str | Path, dtype: npt.DTypeLike | None = None) -> None:
-        self.directory = Path(directory)
+        self.directory = options.path("directory", directory)
         self.dtype = None if dtype is None else dtypes.named(dtype, ("float32", "float64"))
         self.config = read_json(self.directory / "config.json")
         self._tensors: dict[str, npt.NDArray] = {}
