@@ -33,6 +33,7 @@ OVERLAP_WORK = 100_000
 # Up to so many integers, Python finds the smallest and the largest sooner than NumPy does.
 FEW = 32
 
+BOOLS = bool | np.bool_
 PRECISIONS = ("highest", "high", "medium")
 LAYOUTS = ("bhsd", "bshd")
 
@@ -192,11 +193,15 @@ def integers(name, value, what):
 
 
 def _holds_bool(listed):
-    """Whether bool is in a list: one of them among integers NumPy takes for 0 or 1."""
-    return any(
-        _holds_bool(each) if isinstance(each, list | tuple) else isinstance(each, bool | np.bool_)
-        for each in listed
-    )
+    """Whether bool is in a list: one of them among numbers NumPy takes for 0 or 1."""
+    for each in listed:
+        if isinstance(each, list | tuple):
+            found = _holds_bool(each)
+        else:
+            found = each.dtype == bool if isinstance(each, np.ndarray) else isinstance(each, BOOLS)
+        if found:
+            return True
+    return False
 
 
 def per_batch(name, value, lead, least, most):
@@ -246,39 +251,12 @@ def per_batch(name, value, lead, least, most):
 
 def real_numbers(name, value):
     """Return a list, tuple or array of real numbers as an array."""
+    if isinstance(value, list | tuple) and _holds_bool(value):
+        raise TypeError(f"{name}: expected real numbers, got dtype bool")
     value = small_array(name, value, "an array of numbers")
     if value.dtype.kind not in "fiu" and value.dtype.name != "bfloat16":
         raise TypeError(f"{name}: expected real numbers, got dtype {value.dtype.name}")
     return value
-
-
-def _per_head(name, value, shapes, what):
-    """Return real numbers as a new float64 array, of a shape in `shapes` as it came."""
-    value = real_numbers(name, value)
-    if value.shape not in shapes:
-        raise ValueError(f"{name}: expected shape {what}, got shape {value.shape}")
-    return value.astype(np.float64, order="C")
-
-
-def alibi(value, lead, heads):
-    """Return `alibi_slopes`, shape (Hq,), (B, Hq) or lead + (Hq,), as float64 of shape (B, Hq)."""
-    batch = math.prod(lead)
-    shapes = ((heads,), (batch, heads), (*lead, heads))
-    what = f"({heads},) or ({batch}, {heads})"
-    slopes = _per_head("alibi_slopes", value, shapes, what)
-    if not np.isfinite(slopes).all():
-        raise ValueError("alibi_slopes: expected finite numbers, got NaN or infinity")
-    if slopes.ndim == 1:
-        slopes = np.tile(slopes, (batch, 1))
-    return slopes.reshape(batch, heads)
-
-
-def sink_logits(value, heads):
-    """Return `sinks` as float64 of shape (Hq,). -inf is allowed: exp(-inf) adds nothing."""
-    logits = _per_head("sinks", value, ((heads,),), f"({heads},)")
-    if np.isnan(logits).any() or np.isposinf(logits).any():
-        raise ValueError("sinks: expected finite numbers or -inf, got NaN or +inf")
-    return logits
 
 
 def mask_array(value):

@@ -167,6 +167,8 @@ ATTENTION_CASES = {
                   "alibi_slopes: expected finite numbers, got NaN or infinity"),
     "alibi bool": ({"alibi_slopes": zeros(8, dtype=bool)}, TypeError,
                    "alibi_slopes: expected real numbers, got dtype bool"),
+    "alibi bools": ({"alibi_slopes": [True, *[0.5] * 7]}, TypeError,
+                    "alibi_slopes: expected real numbers, got dtype bool"),
     "alibi scalar": ({"alibi_slopes": 0.5}, TypeError,
                      "alibi_slopes: expected an array of numbers, got float"),
     "sinks shape": ({"sinks": zeros(2, 8)}, ValueError,
@@ -175,6 +177,8 @@ ATTENTION_CASES = {
                   "sinks: expected finite numbers or -inf, got NaN or +inf"),
     "sinks nan": ({"sinks": np.full(8, np.nan)}, ValueError,
                   "sinks: expected finite numbers or -inf, got NaN or +inf"),
+    "sinks bools": ({"sinks": (np.array(True), *[0.5] * 7)}, TypeError,
+                    "sinks: expected real numbers, got dtype bool"),
     "sinks complex": ({"sinks": zeros(8, dtype=complex)}, TypeError,
                       "sinks: expected real numbers, got dtype complex128"),
     # mask

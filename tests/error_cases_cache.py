@@ -98,6 +98,7 @@ SCALE_CASES = {
                  "k_scale: expected finite numbers of float32, got NaN, infinity or more"),
     "complex": (zeros(2, dtype=complex), TypeError,
                 "k_scale: expected real numbers, got dtype complex128"),
+    "bools": ([np.True_, 0.5], TypeError, "k_scale: expected real numbers, got dtype bool"),
     "shape": (zeros(3), ValueError,
               "k_scale: expected a number or shape (2,), (2, 2) or (2, 2, 32), got shape (3,)"),
     "keys": (zeros(2, 2, 31), ValueError,
