@@ -9,6 +9,7 @@ The common value is tested first by identity, because a small call spends as lon
 kernel.
 """
 
+import contextlib
 import math
 import os
 import re
@@ -24,6 +25,7 @@ from fastattn import _check_dtypes as dtypes
 LARGEST_OFFSET = 2**53
 # A window wider than twice that contains every key whatever the offset: it is unbounded.
 WIDEST_WINDOW = 2**54
+LARGEST_INT = 2**63 - 1
 MOST_THREADS = 2**31 - 1  # an int of C
 
 # Effort given to the exact overlap test, which is exponential in the worst case; a pair of arrays
@@ -182,14 +184,31 @@ def integers(name, value, what):
     listed = isinstance(value, list | tuple)
     if listed and _holds_bool(value):
         raise TypeError(f"{name}: expected integers, got dtype bool")
-    value = small_array(name, value, what)
-    if listed and not value.size:
-        return value.astype(np.int64)
-    if listed and value.dtype == object and all(isinstance(each, int) for each in value.flat):
-        raise ValueError(f"{name}: expected integers of at most 64 bits, got larger ones")
-    if value.dtype.kind not in "iu":
-        raise TypeError(f"{name}: expected integers, got dtype {value.dtype.name}")
-    return value
+    found = small_array(name, value, what)
+    if listed and not found.size:
+        return found.astype(np.int64)
+    if found.dtype.kind in "iu":
+        return found
+    if listed:  # of 2**63 and 1 NumPy makes float64
+        exact = np.array(value, object)
+        if all(isinstance(each, int | np.integer) for each in exact.flat):
+            return _of_64_bits(name, exact)
+    raise TypeError(f"{name}: expected integers, got dtype {found.dtype.name}")
+
+
+def _of_64_bits(name, exact):
+    """Return integers, an array of objects, as int64 or uint64."""
+    for dtype in np.int64, np.uint64:
+        with contextlib.suppress(OverflowError):
+            return exact.astype(dtype)
+    raise ValueError(f"{name}: expected integers of at most 64 bits, got larger ones")
+
+
+def int64(name, value):
+    """Return an array of integers as a new int64 array in C order."""
+    if value.dtype == np.uint64 and value.max(initial=0) > LARGEST_INT:
+        raise ValueError(f"{name}: expected numbers up to {LARGEST_INT}, got {value.max()}")
+    return value.astype(np.int64, order="C")
 
 
 def _holds_bool(listed):
@@ -251,9 +270,15 @@ def per_batch(name, value, lead, least, most):
 
 def real_numbers(name, value):
     """Return a list, tuple or array of real numbers as an array."""
-    if isinstance(value, list | tuple) and _holds_bool(value):
+    listed = isinstance(value, list | tuple)
+    if listed and _holds_bool(value):
         raise TypeError(f"{name}: expected real numbers, got dtype bool")
     value = small_array(name, value, "an array of numbers")
+    if listed and value.dtype == object and all(isinstance(n, int | float) for n in value.flat):
+        try:  # integers beyond 64 bits, which are numbers like others
+            return value.astype(np.float64)
+        except OverflowError:
+            raise ValueError(f"{name}: expected numbers that fit into float64") from None
     if value.dtype.kind not in "fiu" and value.dtype.name != "bfloat16":
         raise TypeError(f"{name}: expected real numbers, got dtype {value.dtype.name}")
     return value

@@ -70,7 +70,7 @@ def cut_points(name, value):
     value = options.integers(name, value, "an array of integers")
     if value.ndim != 1 or value.size < 1:
         raise ValueError(f"{name}: expected shape (B + 1,), got shape {value.shape}")
-    value = value.astype(np.int64, order="C")
+    value = options.int64(name, value)
     if value[0] != 0:
         raise ValueError(f"{name}: expected 0 at first, got {value[0]}")
     falls = np.flatnonzero(value[1:] < value[:-1])

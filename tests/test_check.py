@@ -92,6 +92,19 @@ def test_lengths_are_copies():
     assert not np.shares_memory(p.kv_end, lengths)
 
 
+def test_listed_integers_without_a_common_type():
+    """NumPy makes float64 of them."""
+    for listed in [np.uint64(3), 1], [np.uint64(3), np.int64(1)]:
+        found = _check.options.integers("n", listed, "integers")
+        assert found.dtype == np.int64 and found.tolist() == [3, 1]
+    assert _check.options.integers("n", [2**63, 1], "integers").tolist() == [2**63, 1]
+
+
+def test_integers_beyond_64_bits_are_numbers():
+    p = _check.problem(Q, K, V, alibi_slopes=[10**30, *[0.5] * 7], k_scale=[10**30, 1])
+    assert p.alibi[0, 0] == 1e30 and p.k_scale[0, 0, 0] == np.float32(1e30)
+
+
 def test_positions_of_small_batches_alone_are_kept():
     """Those of a million sequences would take memory until the process ends."""
     assert _check.problem(Q, K, V).kv_end is _check.problem(Q, K, V).kv_end

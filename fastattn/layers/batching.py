@@ -9,8 +9,6 @@ import numpy.typing as npt
 from fastattn import _check_options as options
 from fastattn.layers import _check
 
-INT64 = np.iinfo(np.int64)
-
 Ids = npt.NDArray | Sequence[int] | Sequence[Sequence[int]] | Sequence[npt.NDArray]
 
 
@@ -70,7 +68,8 @@ def pad(rows: Sequence[npt.NDArray], pad_id: int = 0) -> tuple[npt.NDArray, npt.
         A row that is not (tokens,), or a number beyond 64 bits.
     """
     rows = _of_int64(rows)
-    [pad_id] = options.per_batch("pad_id", pad_id, (), INT64.min, INT64.max).tolist()
+    most = options.LARGEST_INT
+    [pad_id] = options.per_batch("pad_id", pad_id, (), -most - 1, most).tolist()
     lengths = np.array([len(row) for row in rows], np.int64)
     ids = np.full((len(rows), lengths.max(initial=0)), pad_id, np.int64)
     for row, target in zip(rows, ids, strict=True):
@@ -121,7 +120,5 @@ def _of_int64(rows):
         row = _check.indices(name, row)
         if row.ndim != 1:
             raise ValueError(f"{name}: expected shape (tokens,), got {row.shape}")
-        if row.dtype == np.uint64 and row.max(initial=0) > INT64.max:
-            raise ValueError(f"{name}: expected numbers up to {INT64.max}, got {row.max()}")
-        checked.append(row.astype(np.int64, copy=False))
+        checked.append(options.int64(name, row))
     return checked
