@@ -230,6 +230,9 @@ class Tensor:
 NEW_ERRORS = {
     "batch": ({"batch": 0}, ValueError, "batch: expected an integer not below 1, got 0"),
     "heads": ({"kv_heads": 1.5}, TypeError, "kv_heads: expected an integer, got float"),
+    "batch huge": ({"batch": 10**30}, ValueError, "batch: expected an integer not above 9007199"),
+    "value huge": ({"value_depth": 10**30}, ValueError,
+                   "value_depth: expected an integer not above 9007199254740992, got 1000000000"),
     "depth": ({"depth": -1}, ValueError, "depth: expected an integer not below 1, got -1"),
     "value_depth": ({"value_depth": 0}, ValueError,
                     "value_depth: expected an integer not below 1, got 0"),

@@ -160,6 +160,33 @@ def test_frequencies_of_an_odd_number_of_features():
         layers.rotary_frequencies(7)
 
 
+HUGE = 10**30
+NTK = {"rope_type": "ntk", "factor": 1e308}
+TOO_LARGE = {
+    "length": (lambda: layers.sinusoidal_positions(HUGE, 4), "integer not above 9007199254740992"),
+    "dim": (lambda: layers.sinusoidal_positions(1, HUGE), "integer not above 9007199254740992"),
+    "start": (lambda: layers.sinusoidal_positions(1, 4, start=HUGE), "integer not above 9007199"),
+    "heads": (lambda: layers.alibi_slopes(HUGE), "integer not above 9007199254740992"),
+    "rotary_dim": (lambda: layers.Rotary(rotary_dim=HUGE), "integer not above 9007199254740992"),
+    "depth": (lambda: layers.Rotary().at([0], HUGE), "integer not above 9007199254740992"),
+    "positions": (lambda: layers.Rotary().at([2**63 - 1], 4), "numbers from -9007199254740992 to"),
+    "scaling['factor']": (lambda: layers.Rotary(scaling=NTK).at([0], 4), "smaller number, got 1e"),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_what_is_too_large_is_named(name):
+    call, message = TOO_LARGE[name]
+    with pytest.raises(ValueError, match=rf"^{re.escape(name)}: expected (an |a )?{message}"):
+        call()
+
+
+@pytest.mark.parametrize("length", ["x", None, True, 1.5])
+def test_length_of_frequencies(length):
+    with pytest.raises(TypeError, match=r"^length: expected an integer or an array of integers, "):
+        layers.rotary_frequencies(4, length=length)
+
+
 def test_equal_settings_have_one_hash():
     rotary, same = layers.Rotary(500.0, YARN), layers.Rotary(500.0, dict(YARN))
     assert rotary == same and len({rotary, same, layers.Rotary(500.0)}) == 2

@@ -92,10 +92,10 @@ class Cache(abc.ABC):
         """Make arrays of the sizes (rows, kv_heads, tokens, depth), given by name."""
         dtype = dtypes.named(dtype, tuple(dtypes.WIDTHS))
         layout = options.choice("layout", layout, options.LAYOUTS)
-        sizes = {name: options.integer(name, size, 1) for name, size in sizes.items()}
+        sizes = {name: options.integer(name, size, 1, MOST) for name, size in sizes.items()}
         rows, heads, tokens, depth = sizes.values()
         if value_depth is not None:
-            value_depth = options.integer("value_depth", value_depth, 1)
+            value_depth = options.integer("value_depth", value_depth, 1, MOST)
         lead = (rows, tokens, heads) if layout == "bshd" else (rows, heads, tokens)
         stored = _storage_dtype(dtype)
         shapes = {"k": ((*lead, depth), stored), "v": ((*lead, value_depth or depth), stored)}

@@ -144,12 +144,12 @@ def token_ids(name, value, vocabulary):
     return value
 
 
-def in_range(name, value, end):
-    """Raise unless all of the integers `value` are from 0 to `end` - 1."""
+def in_range(name, value, end, least=0):
+    """Raise unless all of the integers `value` are from `least` to `end` - 1."""
     low, high = int(value.min(initial=0)), int(value.max(initial=0))
-    if low < 0 or high >= end:
-        wrong = low if low < 0 else high
-        raise ValueError(f"{name}: expected numbers from 0 to {end - 1}, got {wrong}")
+    if low < least or high >= end:
+        wrong = low if low < least else high
+        raise ValueError(f"{name}: expected numbers from {least} to {end - 1}, got {wrong}")
 
 
 def for_tokens(name, value, shape, end):

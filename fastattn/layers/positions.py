@@ -34,7 +34,7 @@ def sinusoidal_positions(
     base : float
         Positive.
     start : int
-        Position of the first row; may be negative.
+        Position of the first row, up to 2^53; may be negative.
     dtype : {float32, float64}
 
     Returns
@@ -54,9 +54,10 @@ def sinusoidal_positions(
     array([[ 0.841,  0.54 ,  0.01 ,  1.   ],
            [ 0.909, -0.416,  0.02 ,  1.   ]], dtype=float32)
     """
-    length = options.integer("length", length, 0)
-    dim = options.integer("dim", dim, 1)
-    start = options.integer("start", start, -(2**53))
+    most = options.LARGEST_OFFSET
+    length = options.integer("length", length, 0, most)
+    dim = options.integer("dim", dim, 1, most)
+    start = options.integer("start", start, -most, most)
     base = options.number("base", base)
     if base <= 0:
         raise ValueError(f"base: expected a positive number, got {base:g}")
@@ -91,14 +92,14 @@ def alibi_slopes(heads: int) -> npt.NDArray:
     TypeError
         heads is no integer.
     ValueError
-        heads is below 1.
+        heads is out of range.
 
     Examples
     --------
     >>> alibi_slopes(8)[:3]
     array([0.5  , 0.25 , 0.125], dtype=float32)
     """
-    heads = options.integer("heads", heads, 1)
+    heads = options.integer("heads", heads, 1, options.LARGEST_OFFSET)
     power = 2 ** int(math.log2(heads))
     slopes = 2.0 ** (-8.0 * np.arange(1, power + 1) / power)
     between = 2.0 ** (-4.0 * np.arange(1, 2 * power + 1, 2) / power)

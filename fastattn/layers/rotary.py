@@ -93,7 +93,8 @@ class Rotary:
     def __post_init__(self) -> None:
         options.flag("interleaved", self.interleaved)
         if self.rotary_dim is not None:
-            even("rotary_dim", options.integer("rotary_dim", self.rotary_dim, 2))
+            most = options.LARGEST_OFFSET
+            even("rotary_dim", options.integer("rotary_dim", self.rotary_dim, 2, most))
         rotary_frequencies(self.rotary_dim or 2, self.base, self.scaling)  # checks the two
 
     def at(self, positions: npt.NDArray, depth: int) -> "Rotation":
@@ -104,6 +105,7 @@ class Rotary:
         Parameters
         ----------
         positions : array of int, (tokens,) or (batch, tokens)
+            From -2^53 to 2^53, where angles are exact in float64.
         depth : int
             Features of a head.
 
@@ -116,12 +118,16 @@ class Rotary:
         TypeError
             positions or depth are no integers.
         ValueError
-            positions without an axis; or depth is below `rotary_dim`, or odd without it.
+            positions without an axis, or out of range; or depth is below `rotary_dim`, or odd
+            without it.
         """
         positions = _check.indices("positions", positions)
         if positions.ndim < 1:
             raise ValueError("positions: expected shape (tokens,) or (batch, tokens), got ()")
-        dim = options.integer("depth", depth, 1) if self.rotary_dim is None else self.rotary_dim
+        most = options.LARGEST_OFFSET
+        _check.in_range("positions", positions, most + 1, -most)
+        depth = options.integer("depth", depth, 1, most)
+        dim = depth if self.rotary_dim is None else self.rotary_dim
         if even("rotary_dim", dim) > depth:
             raise ValueError(f"rotary_dim: expected at most {depth}, the features, got {dim}")
         lengths = positions.max(axis=-1, initial=0) + np.int64(1)

@@ -77,7 +77,9 @@ def rotary_frequencies(
         An odd `dim`, an unknown type, a missing key, a key that the type does not have, or a value
         out of range.
     """
-    dim = even("dim", options.integer("dim", dim, 2))
+    dim = even("dim", options.integer("dim", dim, 2, options.LARGEST_OFFSET))
+    if not isinstance(length, int | np.integer) or isinstance(length, bool):
+        length = options.integers("length", length, "an integer or an array of integers")
     base = options.number("base", base)
     if base <= 1:
         raise ValueError(f"base: expected a number above 1, got {base:g}")
@@ -141,7 +143,10 @@ def _ntk_factor(dim, kind, values, length):
     if kind == "dynamic":
         original = values[ORIGINAL]
         factor = factor * np.maximum(length, original) / original - (factor - 1)
-    return factor ** (dim / (dim - 2))
+    try:
+        return factor ** (dim / (dim - 2))
+    except OverflowError:
+        raise ValueError(f"scaling['factor']: expected a smaller number, got {factor:g}") from None
 
 
 def _yarn(frequencies, dim, base, values):
