@@ -63,6 +63,17 @@ def test_shards(tmp_path):
         Checkpoint(tmp_path)
 
 
+def test_a_tensor_in_two_shards(tmp_path):
+    for n in range(2):
+        tensors = {"both": np.full(2, n, np.float32), f"part.{n}": np.ones(2, np.float32)}
+        safetensors_numpy.save_file(tensors, tmp_path / f"shard-{n}.safetensors")
+    (tmp_path / "config.json").write_text("{}")
+    index = {"weight_map": {f"part.{n}": f"shard-{n}.safetensors" for n in range(2)}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"^both: expected in one file, got .*shard-0.*shard-1"):
+        Checkpoint(tmp_path)
+
+
 def test_missing_and_unused_tensors(tmp_path):
     write(tmp_path, {"model.a": np.zeros((2, 3), np.float32), "other": np.zeros(1, np.float32)})
     checkpoint = Checkpoint(tmp_path)

@@ -47,7 +47,7 @@ class Checkpoint:
     TypeError
         Another dtype, or no path.
     ValueError
-        A file is damaged: which, and where.
+        A file is damaged: which, and where; or two files have the same tensor.
     """
 
     def __init__(self, directory: str | Path, dtype: npt.DTypeLike | None = None) -> None:
@@ -55,8 +55,13 @@ class Checkpoint:
         self.dtype = None if dtype is None else dtypes.named(dtype, ("float32", "float64"))
         self.config = read_json(self.directory / "config.json")
         self._tensors: dict[str, npt.NDArray] = {}
+        origin: dict[str, Path] = {}
         for path in self._files():
-            self._tensors |= map_safetensors(path)
+            tensors = map_safetensors(path)
+            for name in tensors:
+                if origin.setdefault(name, path) is not path:
+                    raise ValueError(f"{name}: expected in one file, got {origin[name]} and {path}")
+            self._tensors |= tensors
         self._unused = set(self._tensors)
 
     def _files(self):
