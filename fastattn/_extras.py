@@ -3,7 +3,9 @@
 
 import contextlib
 
-LIBRARIES = ("jax", "jaxlib", "matplotlib", "ml_dtypes", "onnx", "torch", "transformers")
+LIBRARIES = (
+    "jax", "jaxlib", "matplotlib", "ml_dtypes", "onnx", "tokenizers", "torch", "transformers",
+)  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 
 import json
 import struct
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -220,6 +221,17 @@ def test_damaged_tokenizer(tmp_path, content):
     assert load_tokenizer(tmp_path) is None
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(ValueError, match=r"tokenizer.json: expected a tokenizer, \w+"):
+        load_tokenizer(tmp_path)
+
+
+def test_what_is_not_installed_is_named(tmp_path, monkeypatch):
+    write(tmp_path, {"a": np.zeros(2, ml_dtypes.bfloat16)})
+    (tmp_path / "tokenizer.json").write_text("{}")
+    for name in "ml_dtypes", "tokenizers":
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=r"^dtype 'bfloat16' needs ml_dtypes: pip install ml_d"):
+        Checkpoint(tmp_path)
+    with pytest.raises(ImportError, match=r"^tokenizer.json needs tokenizers: pip install token"):
         load_tokenizer(tmp_path)
 
 

@@ -5,10 +5,11 @@ import dataclasses
 
 import numpy as np
 
+from fastattn import _check_dtypes as dtypes
 from fastattn.cli import progress
-from fastattn.cli.arguments import UsageError, check_isa
+from fastattn.cli.arguments import UsageError, check_isa, dtype_errors
 from fastattn.cli.random_problems import TOLERANCE
-from fastattn.cli.random_storage import is_installed, stored_problem
+from fastattn.cli.random_storage import stored_problem
 
 MISSES_SHOWN = 10
 
@@ -49,8 +50,9 @@ def run(options):
         given = getattr(options, name)
         if given is not None and given < least:
             raise UsageError(f"--{name}: expected at least {least}, got {given}")
-    if options.dtype is not None and not is_installed(options.dtype):
-        raise UsageError(f"--dtype: {options.dtype} needs ml_dtypes: pip install ml_dtypes")
+    if options.dtype is not None:
+        with dtype_errors(options.dtype):
+            dtypes.named(options.dtype, tuple(TOLERANCE))
     isas = [options.isa] if options.isa else fastattn.isas()
     count = options.count if options.index is None else 1
     indices = range(count) if options.index is None else [options.index]

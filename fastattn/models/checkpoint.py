@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as options
+from fastattn._extras import needed
 from fastattn.layers.projections import widened
 from fastattn.models.settings import REQUIRED, of_kind, parsed, read_json, setting
 
@@ -264,13 +265,8 @@ def _integers(where, entry, name):
 
 
 def _stored_dtype(name):
-    if name != "bfloat16":
-        return np.dtype(name).newbyteorder("<")
-    try:
-        import ml_dtypes
-    except ImportError:
-        raise ImportError("bfloat16 weights need ml_dtypes: pip install ml_dtypes") from None
-    return np.dtype(ml_dtypes.bfloat16)
+    dtype = dtypes.named(name, tuple(DTYPES.values()))
+    return dtype if name == "bfloat16" else dtype.newbyteorder("<")  # which it does not have
 
 
 def load_tokenizer(directory: Path) -> Any:
@@ -286,10 +282,8 @@ def load_tokenizer(directory: Path) -> Any:
     path = directory / "tokenizer.json"
     if not path.exists():
         return None
-    try:
+    with needed("tokenizer.json"):
         import tokenizers
-    except ImportError:
-        raise ImportError("tokenizer.json needs tokenizers: pip install tokenizers") from None
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # what the package raises is no kind of its own
