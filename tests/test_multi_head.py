@@ -144,6 +144,19 @@ def test_rotary_turns_queries_and_keys(rng, interleaved):
     np.testing.assert_array_equal(layer(x, positions=rotary.at(np.arange(9) + 50, 4)), moved)
 
 
+def test_packed_sequences_have_one_length_of_dynamic_scaling(rng):
+    """That of the longest: alone, the short one would turn as if unscaled."""
+    scaling = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 4}
+    layer = random_attention(rng, rotary=layers.Rotary(scaling=scaling))
+    x = normal(rng, 12, 24)
+    packed = layer(x, cu_seqlens=[0, 3, 12])
+    turn = layer.rotary.at(np.arange(9), 4)
+    short = layers.Rotation(layer.rotary, 4, turn.cos[:3], turn.sin[:3])
+    np.testing.assert_allclose(packed[:3], layer(x[:3], positions=short), atol=TOLERANCE)
+    assert np.abs(packed[:3] - layer(x[:3])).max() > 1e-3
+    np.testing.assert_allclose(packed[3:], layer(x[3:]), atol=TOLERANCE)
+
+
 def test_norms_of_queries_and_keys(rng):
     norm = layers.RMSNorm(normal(rng, 4))
     layer = random_attention(rng, q_norm=norm, k_norm=norm)

@@ -213,7 +213,9 @@ class MultiHeadAttention:
         positions : array of int (tokens,) or (batch, tokens), or Rotation, optional
             For `rotary`; a Rotation is what ``rotary.at(positions, d_k)`` gave, formed once for all
             layers. Default: 0, 1, 2, ... behind the cache, and from 0 in each packed sequence.
-            Masks go by the place of a token, not by this.
+            Masks go by the place of a token, not by this. The length that "dynamic" scaling looks
+            at is the largest of these + 1, row by row: by default that of the longest packed
+            sequence, and padding counts. (Hugging Face's models take the largest of all rows.)
         lengths : array of int, (batch,), optional
             Tokens that are real in each sequence of the context (of x in self-attention): what is
             behind them is never read. Rows of the result behind them mean nothing.
