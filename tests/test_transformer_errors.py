@@ -232,6 +232,24 @@ PARTS = {
     "rotary": (
         lambda: attention(rotary=5), TypeError, "rotary: expected a Rotary, got int",
     ),
+    "causal": (
+        lambda: attention(causal=[]), TypeError, "causal: expected True or False, got list",
+    ),
+    "window_size": (lambda: attention(window_size=4), TypeError, "window_size: expected a pair"),
+    "scale": (lambda: attention(scale="x"), TypeError, "scale: expected a number, got str"),
+    "softcap": (lambda: attention(softcap=-1), ValueError, "softcap: expected a number not below"),
+    "slopes": (
+        lambda: attention(alibi_slopes=np.ones((3, 8))), ValueError,
+        r"alibi_slopes: expected shape \(2,\) or \(3, 2\), got shape \(3, 8\)",
+    ),
+    "sinks": (lambda: attention(sinks=[0.5]), ValueError, r"sinks: expected shape \(2,\), got sh"),
+    "another attention": (
+        lambda: attention()(X, attention="x"), TypeError, "attention: expected a callable, got str",
+    ),
+    "turn": (
+        lambda: attention().queries(X, np.arange(5)), TypeError,
+        "turn: expected a Rotation, got numpy.ndarray",
+    ),
     "q_norm": (lambda: attention(q_norm=5), TypeError, "q_norm: expected a callable, got int"),
     "k_norm": (lambda: attention(k_norm=5), TypeError, "k_norm: expected a callable, got int"),
     "encoder attention": (

@@ -2,11 +2,13 @@
 """Validation of the arguments of `fastattn.layers`, in the words of `fastattn._check_options`."""
 
 from collections.abc import Sequence, Set
+from types import SimpleNamespace
 
 import numpy as np
 
 from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as options
+from fastattn._check_scores import set_scores
 from fastattn._check_varlen import check_end, cut_points
 
 # What weights may be stored in. Sums are formed in the dtype of the activations.
@@ -72,6 +74,21 @@ def optional_functions(**values):
     for name, value in values.items():
         if value is not None:
             function(name, value)
+
+
+def scores(layer):
+    """Raise unless the options of the scores of an attention layer are what `attention` takes.
+
+    For how many sequences `alibi_slopes` is made is seen when there are some.
+    """
+    slopes, lead = layer.alibi_slopes, ()
+    if slopes is not None:
+        lead = options.real_numbers("alibi_slopes", slopes).shape[:-1]
+    problem = SimpleNamespace(q=np.empty((*lead, layer.heads, 0, 1)))
+    set_scores(
+        problem, lead, layer.causal, layer.window_size, layer.scale, layer.softcap, slopes,
+        layer.sinks,
+    )  # fmt: skip
 
 
 def instance(name, value, kind):

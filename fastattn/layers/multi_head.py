@@ -111,6 +111,7 @@ class MultiHeadAttention:
         _check.optional_functions(q_norm=self.q_norm, k_norm=self.k_norm)
         if self.rotary is not None:
             _check.instance("rotary", self.rotary, Rotary)
+        _check.scores(self)
 
     @property
     def kv_head_count(self) -> int:
@@ -177,7 +178,10 @@ class MultiHeadAttention:
         if norm is not None:
             split = norm(split)
         split = split.swapaxes(-3, -2)
-        return split if turn is None else turn.apply(split)
+        if turn is None:
+            return split
+        _check.instance("turn", turn, Rotation)
+        return turn.apply(split)
 
     def __call__(
         self,
@@ -327,6 +331,7 @@ class MultiHeadAttention:
     def _check_call(self, x, need_weights, **given):
         """Raise on a combination of arguments that means nothing."""
         options.flag("need_weights", need_weights)
+        _check.optional_functions(attention=given["attention"])
         present = {name for name, value in given.items() if value is not None}
         one = [
             name for name in ("context", "keys_values", "cache", "cu_seqlens") if name in present
