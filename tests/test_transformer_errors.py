@@ -337,6 +337,24 @@ def test_decoder_layers_that_are_functions_have_no_cross_attention():
         layers.EncoderDecoder(layers.Encoder([]), layers.Decoder([len]), *tables)
 
 
+@pytest.mark.parametrize(
+    "changes, error, message",
+    [({"source_ids": [[1, 8]]}, ValueError, "source_ids: expected numbers from 0 to 7, got 8"),
+     ({"target_ids": [1.5]}, TypeError, "target_ids: expected integers, got dtype float64"),
+     ({"source_lengths": [3]}, ValueError, "source_lengths: expected values from 0 to 2, got 3")],
+)  # fmt: skip
+def test_ids_of_an_encoder_decoder(changes, error, message):
+    encoder = layers.Encoder([layers.EncoderLayer(attention(), FEED)])
+    tables = layers.Embedding(W), layers.Embedding(W)
+    model = layers.EncoderDecoder(encoder, layers.Decoder([crossing()]), *tables)
+    given = {"source_ids": [[1, 2]], "target_ids": [[1, 2, 3]], **changes}
+    with pytest.raises(error, match=f"^{message}$"):
+        model(**given)
+    for wrong in "x", 1.5, True, [[1, 2], [3]], None, (1, 2):
+        with pytest.raises((TypeError, ValueError), match=r"^begin_id: expected "):
+            model.greedy([1], begin_id=wrong, max_new_tokens=1)
+
+
 def test_the_wide_head_is_named():
     stacks = layers.Encoder([]), layers.Decoder([crossing()])
     tables = layers.Embedding(W), layers.Embedding(W)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Validation of the arguments of `fastattn.layers`, in the words of `fastattn._check_options`."""
 
+import contextlib
 from collections.abc import Sequence, Set
 from types import SimpleNamespace
 
@@ -61,6 +62,16 @@ def _matches(found, shape):
 def optional(name, value, shape):
     """`parameter`, or None."""
     return None if value is None else parameter(name, value, shape)
+
+
+@contextlib.contextmanager
+def renamed(**names):
+    """Let errors of a ``with`` block call arguments what its caller calls them: there=here."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        options.rename(error, names)
+        raise
 
 
 def function(name, value):

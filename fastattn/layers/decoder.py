@@ -139,14 +139,11 @@ class DecoderLayer:
         def attend_to_memory(h):
             name = "keys_values" if isinstance(memory, tuple) else "context"
             keywords = {name: memory, "lengths": memory_lengths, "attn_mask": memory_mask}
-            try:
+            with _check.renamed(
+                context="memory", keys_values="memory", lengths="memory_lengths",
+                attn_mask="memory_mask",
+            ):  # fmt: skip
                 return attend(self.cross_attention, h, **keywords)
-            except (TypeError, ValueError) as error:
-                options.rename(error, {
-                    "context": "memory", "keys_values": "memory", "lengths": "memory_lengths",
-                    "attn_mask": "memory_mask",
-                })  # fmt: skip
-                raise
 
         with restored_on_error([] if cache is None else [cache]):
             x = residual("self_attention", x, attend_to_self, self.self_norm, self.norm_first)
@@ -230,11 +227,8 @@ class Decoder:
         list of (k, v)
         """
         attentions = [layer.cross_attention for layer in self.layers]
-        try:
+        with _check.renamed(context="memory"):
             return [each.keys_values(memory) for each in attentions if each is not None]
-        except (TypeError, ValueError) as error:
-            options.rename(error, {"context": "memory"})
-            raise
 
     def __call__(
         self,

@@ -73,8 +73,14 @@ class EncoderDecoder:
         Returns
         -------
         ndarray, (batch, keys, D_model)
+
+        Raises
+        ------
+        TypeError, ValueError
+            Ids or lengths of a wrong type, or that the tables or the ids do not have.
         """
-        return self.encoder(self.source_embedding(source_ids), lengths=source_lengths)
+        with _check.renamed(ids="source_ids", lengths="source_lengths"):
+            return self.encoder(self.source_embedding(source_ids), lengths=source_lengths)
 
     def __call__(
         self,
@@ -94,10 +100,17 @@ class EncoderDecoder:
         Returns
         -------
         ndarray, (batch, tokens, vocabulary)
+
+        Raises
+        ------
+        TypeError, ValueError
+            Ids or lengths of a wrong type, or that the tables or the ids do not have.
         """
         memory = self.encode(source_ids, source_lengths=source_lengths)
-        x = self.target_embedding(target_ids)
-        return self._logits(self.decoder(x, memory, memory_lengths=source_lengths))
+        with _check.renamed(ids="target_ids", memory_lengths="source_lengths"):
+            x = self.target_embedding(target_ids)
+            x = self.decoder(x, memory, memory_lengths=source_lengths)
+        return self._logits(x)
 
     def greedy(
         self,
@@ -172,7 +185,8 @@ class EncoderDecoder:
         stop_ids = _check.stop_ids(stop_ids)
         sources, alone = sequences("source_ids", source_ids)
         ids, lengths = pad(sources)
-        begin = _check.token_ids("begin_id", np.array([begin_id]), len(self.target_embedding.table))
+        last = len(self.target_embedding.table) - 1
+        begin = options.per_batch("begin_id", begin_id, (), 0, last)
         steps = self._steps(ids, lengths, max_new_tokens)
         stream: Iterator[npt.NDArray] = decode(
             steps, [begin] * len(ids), choose, max_new_tokens=max_new_tokens, stop_ids=stop_ids

@@ -281,11 +281,8 @@ class MultiHeadAttention:
                 lengths = options.per_batch("lengths", lengths, x.shape[:-2], 0, x.shape[-2])
             if lengths is not None:
                 call["kv_lengths"] = lengths
-            try:
+            with _check.renamed(kv_lengths="lengths"):
                 out = (attention or fastattn.attention)(q, k, v, **call)
-            except (TypeError, ValueError) as error:
-                options.rename(error, {"kv_lengths": "lengths"})
-                raise
             weights = fastattn.attention_weights(q, k, **call) if need_weights else None
         y = self._output(out, x.dtype)
         return (y, weights) if need_weights else y
