@@ -118,6 +118,9 @@ def test_logits_without_a_distribution(case, listed):
     logits, error, message = LOGITS[case]
     with pytest.raises(error, match=f"^logits: expected {message}"):
         layers.Sampler(seed=0)(logits if listed or case == "no array" else np.array(logits))
+    if case in ("rank 1", "rank 3", "no vocabulary", "complex", "no array"):
+        with pytest.raises(error, match=f"^logits: expected {message}"):
+            layers.greedy(logits)
 
 
 @pytest.mark.parametrize(
@@ -300,6 +303,13 @@ def test_what_is_no_sequence_is_named(value, error, found):
             call(value)
     with pytest.raises(error, match=f"^prompts: expected a sequence, got {found}$"):
         next(layers.decode(len, value, len, max_new_tokens=1))
+
+
+@pytest.mark.parametrize("name", ["step", "choose"])
+def test_functions_of_decode(name):
+    given = {"step": len, "choose": len, name: np.ones(3)}
+    with pytest.raises(TypeError, match=f"^{name}: expected a callable, got numpy.ndarray$"):
+        next(layers.decode(prompts=[[1]], max_new_tokens=1, **given))
 
 
 @pytest.mark.parametrize("kind", LAYERS)

@@ -147,11 +147,16 @@ def stop_ids(value):
 
 
 def logits(value):
-    """Return `logits` (batch, vocabulary), each row with a softmax, as a new float64 array."""
+    """Return `logits` (batch, vocabulary) as an array."""
     value = options.real_numbers("logits", value)
     if value.ndim != 2 or value.shape[1] < 1:
         raise ValueError(f"logits: expected shape (batch, vocabulary), got {value.shape}")
-    value = value.astype(np.float64)
+    return value
+
+
+def with_softmax(value):
+    """Return `logits` (batch, vocabulary), each row with a softmax, as a new float64 array."""
+    value = logits(value).astype(np.float64)
     highest = value.max(axis=-1)
     wrong = np.flatnonzero(~np.isfinite(highest))
     if wrong.size:

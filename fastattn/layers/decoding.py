@@ -31,8 +31,13 @@ def greedy(logits: npt.NDArray) -> npt.NDArray:
     Returns
     -------
     ndarray of int64, (batch,)
+
+    Raises
+    ------
+    TypeError, ValueError
+        Logits of a wrong type or shape.
     """
-    return np.argmax(logits, axis=-1)
+    return np.argmax(_check.logits(logits), axis=-1)
 
 
 @dataclass
@@ -95,7 +100,7 @@ class Sampler:
         ValueError
             A row has no distribution: it holds NaN or +inf, or nothing but -inf.
         """
-        scores = _check.logits(logits)
+        scores = _check.with_softmax(logits)
         scores -= scores.max(axis=-1, keepdims=True)
         with np.errstate(over="ignore"):  # -inf is the limit of what a small temperature divides
             scores /= self.temperature
@@ -197,9 +202,10 @@ def decode(
     Raises
     ------
     TypeError, ValueError
-        Prompts, `max_new_tokens` or `stop_ids` of a wrong type or out of range; not before the
-        first token is asked for.
+        Arguments of a wrong type or out of range; not before the first token is asked for.
     """
+    _check.function("step", step)
+    _check.function("choose", choose)
     rows, _ = sequences("prompts", prompts)
     stops = _check.stop_ids(stop_ids)
     ids, sizes = pad(rows)
