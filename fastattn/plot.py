@@ -3,6 +3,7 @@
 
 import numpy as np
 
+from fastattn import _check_options as options
 from fastattn._extras import needed
 
 __all__ = ["heatmap"]
@@ -29,8 +30,8 @@ def heatmap(weights, tokens=None, *, key_tokens=None, titles=None, allowed=None,
     allowed : array_like of bool, broadcastable to weights, optional
         Cells that are not are grey. If None, those whose weight is exactly 0, which is what
         masked keys have.
-    largest : float, optional
-        The weight of the darkest cell.
+    largest : float or None
+        The weight of the darkest cell; None is the largest one of each head.
 
     Returns
     -------
@@ -41,6 +42,8 @@ def heatmap(weights, tokens=None, *, key_tokens=None, titles=None, allowed=None,
     ------
     ImportError
         Without matplotlib.
+    TypeError
+        An argument of a wrong type.
     ValueError
         `weights` of another rank, `allowed` of another shape, or as many words or titles as there
         are no rows, columns, heads.
@@ -55,6 +58,8 @@ def heatmap(weights, tokens=None, *, key_tokens=None, titles=None, allowed=None,
     ['', '']
     """
     weights = _heads_of(weights)
+    if largest is not None and options.number("largest", largest) <= 0:
+        raise ValueError(f"largest: expected a positive number, got {largest:g}")
     heads, queries, keys = weights.shape
     rows = _words("tokens", tokens, queries)
     columns = _words("key_tokens", tokens if key_tokens is None else key_tokens, keys)
@@ -72,8 +77,19 @@ def heatmap(weights, tokens=None, *, key_tokens=None, titles=None, allowed=None,
     return figure
 
 
+def _array(name, value):
+    """Return what is like an array of real numbers or bools as one."""
+    try:
+        value = np.asarray(value)
+    except ValueError:
+        raise ValueError(f"{name}: expected an array, got a list of unequal parts") from None
+    if value.dtype.kind not in "biuf" and value.dtype.name != "bfloat16":
+        raise TypeError(f"{name}: expected an array of real numbers, got dtype {value.dtype.name}")
+    return value
+
+
 def _heads_of(weights):
-    weights = np.asarray(weights)
+    weights = _array("weights", weights)
     if weights.ndim not in (2, 3) or 0 in weights.shape:
         raise ValueError(
             "weights: expected (queries, keys) or (heads, queries, keys), not empty, "
@@ -83,7 +99,7 @@ def _heads_of(weights):
 
 
 def _allowed(allowed, shape):
-    allowed = np.asarray(allowed, bool)
+    allowed = _array("allowed", allowed).astype(bool)
     try:
         return np.broadcast_to(allowed, shape)
     except ValueError:
@@ -95,7 +111,11 @@ def _allowed(allowed, shape):
 def _words(name, words, count):
     if words is None:
         return None
-    words = [str(word) for word in words]
+    try:
+        words = [str(word) for word in words]
+    except TypeError:
+        found = options.described(words)
+        raise TypeError(f"{name}: expected a sequence of words, got {found}") from None
     if len(words) != count:
         raise ValueError(f"{name}: expected {count}, one for each, got {len(words)}")
     return words

@@ -105,6 +105,31 @@ def test_wrong_arguments_are_named(arguments, message):
         plot.heatmap(*arguments)
 
 
+WEIGHTS = np.full((2, 2), 0.5)
+WRONG = {
+    "weights": ({"weights": [[1, 2], [3]]}, ValueError, "an array, got a list of unequal parts"),
+    "weights complex": ({"weights": WEIGHTS * 1j}, TypeError, "an array of real numbers, got d"),
+    "tokens": ({"tokens": 3}, TypeError, "a sequence of words, got int"),
+    "titles": ({"titles": np.array("a")}, TypeError, "a sequence of words, got numpy.ndarray"),
+    "allowed": ({"allowed": "x"}, TypeError, "an array of real numbers, got dtype str"),
+    "largest": ({"largest": np.nan}, ValueError, "a finite number, got nan"),
+    "largest bool": ({"largest": True}, TypeError, "a number, got bool"),
+    "largest zero": ({"largest": 0}, ValueError, "a positive number, got 0"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_types_are_named(case):
+    changes, error, message = WRONG[case]
+    with pytest.raises(error, match=f"^{case.split()[0]}: expected {message}"):
+        plot.heatmap(**{"weights": WEIGHTS, **changes})
+
+
+def test_largest_of_each_head():
+    [panel] = drawn(plot.heatmap(np.array([[0.1, 0.2], [0.3, 0.1]]), largest=None))
+    assert panel.images[0].get_clim() == (0, 0.3)
+
+
 @pytest.mark.parametrize("shape", [(2,), (3, 2), (1, 2, 2, 3)])
 def test_allowed_of_another_shape(shape):
     with pytest.raises(ValueError) as caught:
