@@ -14,6 +14,7 @@ import math
 import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +138,13 @@ def choice(name, value, choices):
     if isinstance(value, str):
         raise ValueError(f"{name}: expected one of {listed}, got {value!r}")
     raise TypeError(f"{name}: expected one of {listed}, got {described(value)}")
+
+
+def mapping(name, value):
+    """Return `value`, a mapping."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name}: expected a mapping, got {described(value)}")
+    return value
 
 
 def path(name, value):

@@ -43,6 +43,9 @@ def test_wrong_modes(rng, tmp_path):
     cache.save(tmp_path / "cache")
     with pytest.raises(ValueError, match="mmap_mode: expected None, 'r', 'c' or 'r\\+', got 'w'"):
         fastattn.KVCache.load(tmp_path / "cache", "w")
+    for wrong in 3, ["r"], np.ones(3):
+        with pytest.raises(ValueError, match=r"^mmap_mode: expected None, 'r', 'c' or 'r\+', g"):
+            fastattn.KVCache.load(tmp_path / "cache", wrong)
     with pytest.raises(ValueError, match="mmap_mode: expected 'r' or 'c' for a single file"):
         fastattn.KVCache.load(tmp_path / "cache", "r+")
     np.savez_compressed(tmp_path / "small.npz", **cache.state())
@@ -90,6 +93,13 @@ def test_state_that_does_not_fit(changes, rng):
     state[name] = np.resize(np.array(array, np.int64), state[name].size if len(array) else 0)
     with pytest.raises(ValueError, match="arrays: expected tables of pages that are there"):
         fastattn.PagedKVCache.from_state(state)
+
+
+@pytest.mark.parametrize("arrays", [None, 5, b"a", [np.ones(3), np.ones(2)]])
+def test_what_is_no_state_is_named(arrays):
+    for cache in fastattn.KVCache, fastattn.PagedKVCache:
+        with pytest.raises(TypeError, match=r"^arrays: expected a mapping, got "):
+            cache.from_state(arrays)
 
 
 WRONG_STATES = {

@@ -343,7 +343,8 @@ def test_every_raise_has_a_case():
         for changes, _, _ in SDPA_CASES.values():
             attempt(_check.sdpa_arguments, **{"query": Q, "key": K, "value": V, **changes})
         attempt(_check_dtypes.named, "float9", ("float32",))
-        attempt(_check_options.path, "path", 5)  # test_caches_files_errors.py
+        for check_one in _check_options.path, _check_options.mapping:
+            attempt(check_one, "name", 5)  # cases in test_caches_files_errors.py
     finally:
         sys.settrace(before)
     missed = {path: sorted(raises_in(modules[path]) - reached[path]) for path in modules}

@@ -281,7 +281,7 @@ class Cache(abc.ABC):
         TypeError, ValueError
             Of arrays that are not there, or do not go with their dtype and layout or each other.
         """
-        kind = str(arrays["kind"]) if "kind" in arrays else "something else"
+        kind = str(options.mapping("arrays", arrays).get("kind", "something else"))
         if kind != cls.__name__:
             raise ValueError(f"arrays: expected the state of a {cls.__name__}, got {kind}")
         _check_present(arrays, ("dtype", "layout", *cls._BOOKKEEPING))

@@ -90,7 +90,7 @@ def load(file, mmap_mode=None):
         Read everything, or map it: to be read only, with changes that stay in memory, or with
         changes that go to the files of a directory.
     """
-    if mmap_mode not in (None, "r", "c", "r+"):
+    if mmap_mode is not None and str(mmap_mode) not in ("r", "c", "r+"):
         raise ValueError(f"mmap_mode: expected None, 'r', 'c' or 'r+', got {mmap_mode!r}")
     named = _is_path(file, "read")
     if mmap_mode is not None and not named:

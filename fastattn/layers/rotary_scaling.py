@@ -111,8 +111,7 @@ def _checked(scaling):
     """Return the type of scaling and its values, all numbers known to be in range."""
     if scaling is None:
         return "default", {}
-    if not isinstance(scaling, Mapping):
-        raise TypeError(f"scaling: expected a mapping, got {options.described(scaling)}")
+    options.mapping("scaling", scaling)
     kind = scaling.get("rope_type", scaling.get("type"))
     options.choice("scaling['rope_type']", kind, tuple(KEYS))
     needed, optional = KEYS[kind]
