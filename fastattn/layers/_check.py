@@ -80,6 +80,21 @@ def function(name, value):
         raise TypeError(f"{name}: expected a callable, got {options.described(value)}")
 
 
+def methods(name, value, *names):
+    """Raise unless `value` has methods of these names."""
+    for method in names:
+        if not callable(getattr(value, method, None)):
+            found = options.described(value)
+            raise TypeError(f"{name}: expected a method {method}, got {found}")
+
+
+def text(name, value):
+    """Return `value`, a str."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: expected a str, got {options.described(value)}")
+    return value
+
+
 def optional_functions(**values):
     """Raise unless each of the values can be called, or is None."""
     for name, value in values.items():

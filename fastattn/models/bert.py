@@ -88,10 +88,11 @@ class Bert:
         options.choice("pooling", self.pooling, POOLINGS)
         options.flag("normalize", self.normalize)
         options.flag("lowercase", self.lowercase)
-        longest = None
-        if self.embedding.positions is not None:
-            count = len(self.embedding.positions)
-            longest = count - options.integer("first_position", self.first_position, 0, count - 1)
+        positions, longest = self.embedding.positions, None
+        last = math.inf if positions is None else len(positions) - 1
+        first = options.integer("first_position", self.first_position, 0, last)
+        if positions is not None:
+            longest = len(positions) - first
         if self.max_tokens is None:
             object.__setattr__(self, "max_tokens", longest)
         else:
@@ -102,9 +103,8 @@ class Bert:
     def _own_tokenizer(self):
         """Return a copy of the tokenizer that cuts texts and pads none."""
         cuts = self.max_tokens is not None
-        if cuts and not hasattr(self.tokenizer, "enable_truncation"):
-            found = options.described(self.tokenizer)
-            raise TypeError(f"tokenizer: expected a method enable_truncation, got {found}")
+        needed = ("encode_batch", "enable_truncation") if cuts else ("encode_batch",)
+        _check.methods("tokenizer", self.tokenizer, *needed)
         try:
             own = copy.deepcopy(self.tokenizer)
         except Exception:  # what the package tokenizers raises is no kind of its own
@@ -206,7 +206,7 @@ class Bert:
         Raises
         ------
         TypeError
-            One str instead of a sequence.
+            One str instead of a sequence, or anything else.
         ValueError
             The model has no tokenizer.
         """
@@ -305,10 +305,12 @@ class Bert:
 
         Raises
         ------
+        TypeError
+            No str.
         ValueError
             The model has no tokenizer.
         """
-        [encoding] = self._encodings([text])
+        [encoding] = self._encodings([_check.text("text", text)])
         _, patterns = self(np.array([encoding.ids]), need_weights=True)
         return list(encoding.tokens), np.stack([each[0] for each in patterns])
 
@@ -317,8 +319,16 @@ class Bert:
             raise ValueError("texts: expected token ids, this model has no tokenizer.json")
         if isinstance(texts, str):
             raise TypeError("texts: expected a sequence of str, got a str")
-        texts = [text.lower() if self.lowercase else text for text in texts]
-        return self.tokenizer.encode_batch(texts)
+        try:
+            listed = list(texts)
+        except TypeError:
+            found = options.described(texts)
+            raise TypeError(f"texts: expected a sequence of str, got {found}") from None
+        for index, text in enumerate(listed):
+            _check.text(f"texts[{index}]", text)
+        if self.lowercase:
+            listed = [text.lower() for text in listed]
+        return self.tokenizer.encode_batch(listed)
 
 
 def _groups(rows, batch_tokens) -> Iterator[list[npt.NDArray]]:

@@ -58,6 +58,8 @@ class Llama:
         vocabulary, width = self.embedding.table.shape
         _check.optional("w_head", self.w_head, (width, vocabulary))
         _check.stop_ids(self.stop_ids)
+        if self.tokenizer is not None:
+            _check.methods("tokenizer", self.tokenizer, "encode", "decode")
 
     def new_caches(self, batch: int, capacity: int, *, dtype: DType | None = None) -> list[Cache]:
         """Return an empty `fastattn.KVCache` for each layer.
@@ -75,7 +77,8 @@ class Llama:
         -------
         list of KVCache
         """
-        return self.decoder.new_caches(batch, capacity, dtype=dtype or self.embedding.dtype)
+        dtype = self.embedding.dtype if dtype is None else dtype
+        return self.decoder.new_caches(batch, capacity, dtype=dtype)
 
     def __call__(
         self,
@@ -111,6 +114,7 @@ class Llama:
             Ids, lengths or caches of a wrong type, shape or range, or more tokens than the caches
             have room for. The caches hold what they held before.
         """
+        options.flag("last_only", last_only)
         check_caches(caches, len(self.decoder.layers))
         x = self.embedding(ids)
         if x.ndim != 3:
@@ -255,5 +259,6 @@ class Llama:
         """
         if self.tokenizer is None:
             raise ValueError("text: expected token ids, this model has no tokenizer.json")
-        tokens = self.generate(np.array(self.tokenizer.encode(text).ids), **generate_options)
+        ids = np.array(self.tokenizer.encode(_check.text("text", text)).ids)
+        tokens = self.generate(ids, **generate_options)
         return self.tokenizer.decode(list(tokens))
