@@ -38,6 +38,19 @@ def test_no_file_of_a_cache(content, tmp_path):
             fastattn.KVCache.load(file, mode)
 
 
+@pytest.mark.parametrize("mode", [None, "r"])
+def test_damaged_arrays(mode, rng, tmp_path):
+    """A byte of a header that is another, in one file and in that of a directory."""
+    filled(rng, "dense").save(tmp_path / "cache")
+    filled(rng, "dense", tmp_path / "mapped")
+    for path, opened in ("cache", "cache"), ("mapped/k.npy", "mapped"):
+        data = (tmp_path / path).read_bytes()
+        (tmp_path / path).write_bytes(data.replace(b"'descr'", b"'xxxxx'", 1))
+        message = rf"^file: expected one that a cache or numpy.savez saved, got .*{path}'"
+        with pytest.raises(ValueError, match=message):
+            fastattn.KVCache.load(tmp_path / opened, mode)
+
+
 def test_wrong_modes(rng, tmp_path):
     cache = filled(rng, "dense")
     cache.save(tmp_path / "cache")

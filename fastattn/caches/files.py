@@ -98,7 +98,8 @@ def load(file, mmap_mode=None):
     if named and Path(file).is_dir():
         arrays = load(Path(file, STATE))
         for path in sorted(Path(file).glob("*.npy")):
-            arrays[path.stem] = np.load(path, mmap_mode=mmap_mode)
+            with _undamaged(path):
+                arrays[path.stem] = np.load(path, mmap_mode=mmap_mode)
         return arrays
     if mmap_mode == "r+":
         raise ValueError(
@@ -106,19 +107,28 @@ def load(file, mmap_mode=None):
             "'r+' (a directory made by memmap can be written to)"
         )
     with _archive(file) as archive:
-        mapped = {} if mmap_mode is None else _mapped(file, mmap_mode)
-        return {name: mapped[name] if name in mapped else archive[name] for name in archive.files}
+        arrays = {} if mmap_mode is None else _mapped(file, mmap_mode)
+        with _undamaged(file):
+            return {name: arrays[name] if name in arrays else archive[name] for name in archive}
 
 
 def _archive(file):
     """Open what `load` reads, a zip file: NumPy takes anything else for an array or a pickle."""
-    try:
+    with _undamaged(file):
         archive = np.load(file)
-    except (ValueError, EOFError, zipfile.BadZipFile):
-        archive = None
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise ValueError(f"file: expected one that a cache or numpy.savez saved, got {str(file)!r}")
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("an array by itself")
     return archive
+
+
+@contextlib.contextmanager
+def _undamaged(file):
+    """Name the file that NumPy does not read in a ``with`` block; it would speak of pickles."""
+    try:
+        yield
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        expected = "one that a cache or numpy.savez saved"
+        raise ValueError(f"file: expected {expected}, got {str(file)!r}") from error
 
 
 def _mapped(path, mode):
@@ -131,9 +141,10 @@ def _mapped(path, mode):
             file.seek(member.header_offset)
             name_size, extra_size = struct.unpack("<26xHH", file.read(LOCAL_HEADER))
             file.seek(name_size + extra_size, os.SEEK_CUR)
-            version = np.lib.format.read_magic(file)
-            read_header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
-            shape, fortran, dtype = read_header(file)
+            with _undamaged(path):
+                version = np.lib.format.read_magic(file)
+                read_header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
+                shape, fortran, dtype = read_header(file)
             if 0 in shape or shape == ():
                 continue
             if file.tell() % dtype.alignment:
