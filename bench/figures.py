@@ -7,6 +7,7 @@ A section is a function of `Settings` that returns figures and rows; `SECTIONS` 
 import figures_decode
 import figures_matrix
 import figures_narrow
+import figures_options
 import figures_shapes
 import memory
 import numpy as np
@@ -177,5 +178,6 @@ SECTIONS = {
     "narrow": figures_narrow.narrow,
     "matrix": figures_matrix.matrix,
     "shapes": figures_shapes.shapes,
+    "options": figures_options.options,
     "lean": lean,
 }

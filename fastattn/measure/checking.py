@@ -51,6 +51,7 @@ def oracle_row(problem, inputs, b, h, i):
         causal=problem.causal,
         window_size=(problem.window, -1),
         softcap=problem.softcap,
+        alibi_slopes=None if inputs.slopes is None else inputs.slopes[h : h + 1],
         sinks=None if inputs.sinks is None else inputs.sinks[h : h + 1],
         q_offset=int(query + len(k) - queries),
         kv_lengths=None if inputs.kv_lengths is None else int(inputs.kv_lengths[b]),

@@ -15,6 +15,7 @@ import math
 import numpy as np
 
 from fastattn.measure import table
+from fastattn.measure.problems import Problem
 from fastattn.measure.runner import CACHE
 from fastattn.measure.timing import relative_noise, shares
 
@@ -84,8 +85,9 @@ def _has_figure(row, bound):
 
 def _key(row):
     fields = ("name", "B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv", "causal", "mask", "allowed",
-              "padded", "dtype", "kv_dtype", "window", "softcap", "sinks")  # fmt: skip
-    return tuple(row.get(field) for field in fields)
+              "padded", "dtype", "kv_dtype", "window", "softcap", "alibi", "sinks")  # fmt: skip
+    defaults = {each.name: each.default for each in dataclasses.fields(Problem)}
+    return tuple(row.get(field, defaults[field]) for field in fields)
 
 
 def _change(old, new, fail_below):

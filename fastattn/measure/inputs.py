@@ -19,8 +19,8 @@ class Inputs:
 
     C-contiguous, but those of packed sequences, which lie as (tokens, heads, depth); they begin at
     a line of the cache, for us and for peers. `mask` is bool or float, (Sq, Sk), or None;
-    `kv_lengths` is int64, (B,), or None; `sinks` is float32, (Hq,), or None. Stored int8 numbers of
-    k and v stand for `scale` times themselves.
+    `kv_lengths` is int64, (B,), or None; `sinks` is float32, (Hq,), or None, and so are
+    `slopes`. Stored int8 numbers of k and v stand for `scale` times themselves.
     """
 
     q: np.ndarray
@@ -29,6 +29,7 @@ class Inputs:
     mask: np.ndarray | None = None
     kv_lengths: np.ndarray | None = None
     sinks: np.ndarray | None = None
+    slopes: np.ndarray | None = None
     scale: float | None = None
 
 
@@ -54,7 +55,7 @@ def make(problem, seed):
     q = _normal(rng, p, p.Hq, p.Sq, p.D, p.dtype)
     k = _normal(rng, p, p.Hkv, p.Sk, p.D, p.kv_dtype)
     v = _normal(rng, p, p.Hkv, p.Sk, p.Dv, p.kv_dtype)
-    mask = lengths = sinks = None
+    mask = lengths = sinks = slopes = None
     if p.mask == "blocks":
         mask = _block_mask(rng, p.Sq, p.Sk, p.allowed)
     elif p.mask == "random":
@@ -70,7 +71,10 @@ def make(problem, seed):
         lengths[0] = p.Sk  # a batch is padded to its longest sequence
     if p.sinks:
         sinks = rng.standard_normal(p.Hq, dtype=np.float32)
-    return Inputs(q, k, v, mask, lengths, sinks, INT8_SCALE if p.kv_dtype == "int8" else None)
+    if p.alibi:
+        slopes = np.exp2(-8 * np.arange(1, p.Hq + 1, dtype=np.float32) / p.Hq)
+    scale = INT8_SCALE if p.kv_dtype == "int8" else None
+    return Inputs(q, k, v, mask, lengths, sinks, slopes, scale)
 
 
 def _normal(rng, problem, heads, length, depth, dtype):

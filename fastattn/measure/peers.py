@@ -165,6 +165,8 @@ class Fastattn(Peer):
             options["window_size"] = (problem.window, -1)
         if problem.softcap:
             options["softcap"] = problem.softcap
+        if inputs.slopes is not None:
+            options["alibi_slopes"] = inputs.slopes
         if inputs.sinks is not None:
             options["sinks"] = inputs.sinks
         if inputs.scale is not None:

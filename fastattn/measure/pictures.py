@@ -331,6 +331,7 @@ def _kinds(p):
     words = [p.dtype]
     words += [f"{p.kv_dtype} kv"] if p.kv_dtype != p.dtype else []
     words += [f"softcap {p.softcap:g}"] if p.softcap else []
+    words += ["ALiBi"] if p.alibi else []
     return words + (["sinks"] if p.sinks else [])
 
 

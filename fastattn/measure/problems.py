@@ -36,6 +36,8 @@ class Problem:
     window : int
         Keys at most so far before the query's position; -1 is unbounded. With `causal`.
     softcap : float
+    alibi : bool
+        Slopes of the heads 2^(-8 n / Hq), n = 1 ... Hq (Press et al. 2022, arXiv:2108.12409).
     sinks : bool
         A number for each head in the denominator.
     allowed : float
@@ -59,6 +61,7 @@ class Problem:
     kv_dtype: str = ""
     window: int = -1
     softcap: float = 0.0
+    alibi: bool = False
     sinks: bool = False
     allowed: float = 0.5
     packed: tuple = ()
@@ -112,6 +115,7 @@ class Problem:
         words += ["causal"] if self.causal else []
         words += [f"window {self.window}"] if self.window >= 0 else []
         words += ["softcap"] if self.softcap else []
+        words += ["ALiBi"] if self.alibi else []
         words += ["sinks"] if self.sinks else []
         if self.mask != "none":
             share = f" {self.allowed:.0%}" if self.mask == "blocks" and self.allowed != 0.5 else ""
@@ -128,6 +132,7 @@ class Problem:
             "values of another depth": self.Dv != self.D,
             "window": self.window >= 0,
             "softcap": self.softcap > 0,
+            "ALiBi": self.alibi,
             "sinks": self.sinks,
             "packed sequences": bool(self.packed),
             "two masks": self.mask == "float" and (self.causal or self.padded),

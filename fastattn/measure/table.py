@@ -300,7 +300,8 @@ def _entry_json(row, entry):
 
 def from_json(data):
     """Return the `Row` that `as_json` made this of; of older files its limit is called FMA."""
-    shape = {field.name: data[field.name] for field in dataclasses.fields(Problem)}
+    fields = dataclasses.fields(Problem)
+    shape = {each.name: data.get(each.name, each.default) for each in fields}
     shape["packed"] = tuple(map(tuple, shape["packed"]))
     entries = {name: _entry_from_json(name, each) for name, each in data["entries"].items()}
     timings = {name: entry.timing for name, entry in entries.items() if entry.timing is not None}
