@@ -203,6 +203,8 @@ def test_symbols_in_a_window(randn):
 
 # ---- gradients -----------------------------------------------------------------------------------
 
+NO_BACKWARD = r"fastattn.torch: there is no backward yet"
+
 
 @pytest.mark.parametrize("which", range(5), ids=["q", "k", "v", "attn_mask", "sinks"])
 def test_backward_raises(randn, which):
@@ -214,14 +216,14 @@ def test_backward_raises(randn, which):
     assert out.requires_grad
     with torch.no_grad():
         assert torch.equal(out, ft.attention(q, k, v, attn_mask=mask, sinks=sinks))
-    with pytest.raises(NotImplementedError, match=r"fastattn.torch: there is no backward yet"):
+    with pytest.raises(NotImplementedError, match=NO_BACKWARD):
         out.sum().backward()
 
 
 def test_backward_of_varlen_raises(randn):
     q = randn(5, 2, 4).requires_grad_()
     out = ft.attention_varlen(q, q, q, torch.tensor([0, 2, 5]))
-    with pytest.raises(NotImplementedError, match=r"fastattn.torch: there is no backward yet"):
+    with pytest.raises(NotImplementedError, match=NO_BACKWARD):
         out.sum().backward()
 
 
@@ -233,7 +235,7 @@ def test_functional_gradient_raises(randn, wrt):
         return torch.vmap(ft.scaled_dot_product_attention)(*tensors).sum()
 
     for function in loss, lambda *tensors: ft.scaled_dot_product_attention(*tensors).sum():
-        with pytest.raises(NotImplementedError, match=r"fastattn.torch: there is no backward yet"):
+        with pytest.raises(NotImplementedError, match=NO_BACKWARD):
             torch.func.grad(function, wrt)(*tensors)
 
 
@@ -253,13 +255,54 @@ def test_functional_gradient_of_the_rest(randn):
 def test_forward_mode_raises(randn):
     """Never a silent zero either."""
     q, other = randn(1, 2, 3, 4), randn(1, 2, 3, 4)
-    with pytest.raises(NotImplementedError, match=r"fastattn.torch: there is no backward yet"):
+    with pytest.raises(NotImplementedError, match=NO_BACKWARD):
         torch.func.jvp(lambda x: ft.attention(other, other, x), (q,), (q,))
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(q, q)
-        with pytest.raises(NotImplementedError, match=r"fastattn.torch: there is no backward yet"):
+        with pytest.raises(NotImplementedError, match=NO_BACKWARD):
             ft.attention(dual, q, q)
         assert torch.equal(ft.attention(q, other, other), ft.attention(q, other, other))
+
+
+def attend(q):
+    return ft.attention(q, q, q)
+
+
+def operator(q):
+    """The operator itself, as a graph calls it."""
+    return torch.ops.fastattn.attention(q, q, q, *[None] * 9, **OPERATOR)[0]
+
+
+def dual(function, q):
+    with torch.autograd.forward_ad.dual_level():
+        return function(torch.autograd.forward_ad.make_dual(q, q))
+
+
+DIFFERENTIATED = {
+    "dual": dual,
+    "jvp": lambda function, q: torch.func.jvp(function, (q,), (q,)),
+    "linearize": lambda function, q: torch.func.linearize(function, q)[1](q),
+    "grad": lambda function, q: torch.func.grad(lambda q: function(q).sum())(q),
+}
+
+
+@pytest.mark.parametrize("function", [operator, attend])
+@pytest.mark.parametrize("how", DIFFERENTIATED)
+def test_differentiated(randn, how, function):
+    """The operator refuses it by itself: torch would have it drop tangents without a word."""
+    with pytest.raises(NotImplementedError, match=NO_BACKWARD):
+        DIFFERENTIATED[how](function, randn(1, 2, 3, 4))
+
+
+@pytest.mark.parametrize("how", ["dual", "jvp", "grad"])
+def test_differentiated_graph(randn, how):
+    compile = torch.compile(backend="eager", fullgraph=True)
+    differentiate = DIFFERENTIATED[how]
+    with pytest.raises(Exception, match=NO_BACKWARD):
+        if how == "dual":
+            dual(compile(attend), randn(1, 2, 3, 4))
+        else:
+            compile(lambda q: differentiate(attend, q))(randn(1, 2, 3, 4))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -7,9 +7,16 @@ was asked for. Results are C-contiguous, so that a fake kernel needs to know not
 """
 
 import torch
+from torch._library.autograd import Info, make_autograd_impl
 
 import fastattn
-from fastattn.torch._tensors import NO_GRADIENT, array, lse_dtype
+from fastattn.torch._tensors import (
+    NO_GRADIENT,
+    array,
+    lse_dtype,
+    refuse_gradients,
+    refuse_tangents,
+)
 
 DENSE = ("q", "k", "v", "attn_mask", "alibi_slopes", "sinks", "q_offset", "kv_lengths", "kv_starts",
          "block_table", "k_scale", "v_scale")  # fmt: skip
@@ -117,5 +124,25 @@ def _backward(context, *gradients):
     raise NotImplementedError(NO_GRADIENT)
 
 
+def _refusing(operator):
+    """The kernel of an operator for autograd: torch's, which on its own passes over derivatives.
+
+    It looks at `requires_grad` alone. A tangent would be dropped without a word, in a compiled
+    graph and by torch.func.linearize, too, and torch.func.grad be told what is wrong with us.
+    """
+    below = make_autograd_impl(operator, Info(_backward, None))
+
+    def kernel(keyset, *tensors, **options):
+        refuse_tangents(tensors)
+        refuse_gradients(tensors)
+        return below(keyset, *tensors, **options)
+
+    return kernel
+
+
 attention.register_autograd(_backward)
 attention_varlen.register_autograd(_backward)
+_library = torch.library.Library("fastattn", "FRAGMENT")  # what it registers ends with it
+for _name in "attention", "attention_varlen":
+    _kernel = _refusing(getattr(torch.ops.fastattn, _name).default)
+    _library.impl(_name, _kernel, "AutogradCPU", with_keyset=True)

@@ -80,12 +80,7 @@ def only_memory(*values):
     *values : object
         Every argument that may be a tensor.
     """
-    if is_traced():
-        return False
-    if forward_ad._current_level >= 0:
-        refuse_tangents(values)
-    if _transforms() is not None:
-        refuse_gradients(values)
+    if is_traced() or is_transformed():
         return False
     grad = is_grad_enabled()
     for value in values:
@@ -126,20 +121,22 @@ def is_plain(tensor):
 
 
 def refuse_tangents(values):
-    """Raise where forward-mode differentiation, which an operator would not notice, goes through.
+    """Raise where forward-mode differentiation goes through.
 
     Raises
     ------
     NotImplementedError
         One of `values` is a tensor with a tangent.
     """
+    if forward_ad._current_level < 0:
+        return
     for value in values:
         if isinstance(value, Tensor) and forward_ad.unpack_dual(value).tangent is not None:
             raise NotImplementedError(NO_GRADIENT)
 
 
 def refuse_gradients(values):
-    """Raise where torch.func (grad, vjp, ...) differentiates: torch would tell users of operators.
+    """Raise where torch.func (grad, vjp, ...) differentiates.
 
     Raises
     ------
