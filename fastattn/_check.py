@@ -19,7 +19,7 @@ from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as options
 from fastattn import _check_tensors as tensors
 from fastattn._check_problems import MergeProblem, Problem, VarlenProblem, WeightsProblem
-from fastattn._check_scores import set_effort, set_scores
+from fastattn._check_scores import mask, set_effort, set_scores
 from fastattn._check_varlen import varlen_problem
 from fastattn._core import in_default_environment
 
@@ -205,7 +205,7 @@ def _set_keys(p, lead, attn_mask, block_table, q_offset, kv_lengths, kv_starts):
         _set_positions(p, lead, keys, q_offset, kv_lengths, kv_starts)
         p.block_table = cache.used_pages(entries, pages, page, p.kv_begin, p.kv_end)
     if attn_mask is not None:
-        p.mask = options.mask(attn_mask, (*p.q.shape[:-1], keys), p.q.dtype)
+        p.mask = mask(attn_mask, (*p.q.shape[:-1], keys), p.q.dtype)
     return keys
 
 

@@ -190,8 +190,7 @@ def small_array(name, value, what):
 def integers(name, value, what):
     """Return a list, tuple or array of integers as an array; `what` says what was expected."""
     listed = isinstance(value, list | tuple)
-    if listed and _holds_bool(value):
-        raise TypeError(f"{name}: expected integers, got dtype bool")
+    refuse_bool(name, value)
     found = small_array(name, value, what)
     if listed and not found.size:
         return found.astype(np.int64)
@@ -219,8 +218,13 @@ def int64(name, value):
     return value.astype(np.int64, order="C")
 
 
+def refuse_bool(name, value, what="integers"):
+    """Refuse a list that holds bool, which NumPy and torch take for 0 or 1 among numbers."""
+    if isinstance(value, list | tuple) and _holds_bool(value):
+        raise TypeError(f"{name}: expected {what}, got dtype bool")
+
+
 def _holds_bool(listed):
-    """Whether bool is in a list: one of them among numbers NumPy takes for 0 or 1."""
     for each in listed:
         if isinstance(each, list | tuple):
             found = _holds_bool(each)
@@ -279,8 +283,7 @@ def per_batch(name, value, lead, least, most):
 def real_numbers(name, value):
     """Return a list, tuple or array of real numbers as an array."""
     listed = isinstance(value, list | tuple)
-    if listed and _holds_bool(value):
-        raise TypeError(f"{name}: expected real numbers, got dtype bool")
+    refuse_bool(name, value, "real numbers")
     value = small_array(name, value, "an array of numbers")
     if listed and value.dtype == object and all(isinstance(n, int | float) for n in value.flat):
         try:  # integers beyond 64 bits, which are numbers like others
@@ -290,50 +293,6 @@ def real_numbers(name, value):
     if value.dtype.kind not in "fiu" and value.dtype.name != "bfloat16":
         raise TypeError(f"{name}: expected real numbers, got dtype {value.dtype.name}")
     return value
-
-
-def mask_array(value):
-    """Return `attn_mask` as an ndarray of whatever shape and dtype."""
-    if isinstance(value, np.generic):  # what indexing and arithmetic make of an array of rank 0
-        value = np.asarray(value)
-    return array("attn_mask", value)
-
-
-def mask(value, shape, dtype):
-    """Return `attn_mask` broadcast to `shape` by zero strides.
-
-    Parameters
-    ----------
-    value : ndarray
-        bool, float32, or of `dtype`; rank 0 to max(4, rank of `shape`).
-    shape : tuple of int
-        lead + (Hq, Sq, Sk).
-    dtype : numpy.dtype
-        dtype of q.
-    """
-    value = mask_array(value)
-    found = value.dtype
-    if found not in (dtypes.BOOL, dtypes.FLOAT32, dtype):
-        accepted = dtypes.listed(list(dict.fromkeys(["bool", "float32", dtype.name])))
-        found = dtypes.dtype_name(found)
-        raise TypeError(f"attn_mask: expected dtype {accepted} with {dtype.name} q, got {found}")
-    aligned("attn_mask", value)
-    if value.ndim > max(4, len(shape)):
-        raise ValueError(
-            f"attn_mask: expected at most {max(4, len(shape))} axes, got shape {value.shape}"
-        )
-    view = value
-    extra = value.ndim - len(shape)
-    if extra > 0 and value.shape[:extra] == (1,) * extra:
-        view = value[(0,) * extra]  # (1, H, Sq, Sk) beside a q without a batch axis
-    if view.shape == shape:
-        return view
-    try:
-        return np.broadcast_to(view, shape)
-    except ValueError:
-        raise ValueError(
-            f"attn_mask: expected a shape that broadcasts to {shape}, got {value.shape}"
-        ) from None
 
 
 def writable(out, shape, dtype):

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 
+from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as options
 
 
@@ -54,3 +55,47 @@ def _sink_logits(value, heads):
     if np.isnan(logits).any() or np.isposinf(logits).any():
         raise ValueError("sinks: expected finite numbers or -inf, got NaN or +inf")
     return logits
+
+
+def mask_array(value):
+    """Return `attn_mask` as an ndarray of whatever shape and dtype."""
+    if isinstance(value, np.generic):  # what indexing and arithmetic make of an array of rank 0
+        value = np.asarray(value)
+    return options.array("attn_mask", value)
+
+
+def mask(value, shape, dtype):
+    """Return `attn_mask` broadcast to `shape` by zero strides.
+
+    Parameters
+    ----------
+    value : ndarray
+        bool, float32, or of `dtype`; rank 0 to max(4, rank of `shape`).
+    shape : tuple of int
+        lead + (Hq, Sq, Sk).
+    dtype : numpy.dtype
+        dtype of q.
+    """
+    value = mask_array(value)
+    found = value.dtype
+    if found not in (dtypes.BOOL, dtypes.FLOAT32, dtype):
+        accepted = dtypes.listed(list(dict.fromkeys(["bool", "float32", dtype.name])))
+        found = dtypes.dtype_name(found)
+        raise TypeError(f"attn_mask: expected dtype {accepted} with {dtype.name} q, got {found}")
+    options.aligned("attn_mask", value)
+    if value.ndim > max(4, len(shape)):
+        raise ValueError(
+            f"attn_mask: expected at most {max(4, len(shape))} axes, got shape {value.shape}"
+        )
+    view = value
+    extra = value.ndim - len(shape)
+    if extra > 0 and value.shape[:extra] == (1,) * extra:
+        view = value[(0,) * extra]  # (1, H, Sq, Sk) beside a q without a batch axis
+    if view.shape == shape:
+        return view
+    try:
+        return np.broadcast_to(view, shape)
+    except ValueError:
+        raise ValueError(
+            f"attn_mask: expected a shape that broadcasts to {shape}, got {value.shape}"
+        ) from None

@@ -12,6 +12,7 @@ import numpy as np
 from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as options
 from fastattn import reference
+from fastattn._check_scores import mask_array
 from fastattn._extras import needed
 from fastattn.attention import attention as _attention
 from fastattn.attention import attention_weights
@@ -212,7 +213,7 @@ def _mask(attn_mask, keys, dtype):
     """Return the mask as `fastattn.attention` takes it, and the number of keys it reaches."""
     if attn_mask is None:
         return None, keys
-    mask = options.mask_array(attn_mask)
+    mask = mask_array(attn_mask)
     if dtypes.supported(mask.dtype) in dtypes.HALVES and dtype.itemsize > mask.itemsize:
         mask = mask.astype(dtype)  # exact; the core takes it only with q of 16 bits
     return mask, min(keys, mask.shape[-1]) if mask.ndim else keys

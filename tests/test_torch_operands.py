@@ -71,6 +71,20 @@ def test_no_lengths_of_no_batch(q):
     assert ft.attention(q[:0], q[:0], q[:0], kv_lengths=[]).shape == (0, 4, 6, 8)
 
 
+@pytest.mark.parametrize("lengths", [[6, True], (np.True_, 4), [[6], [True]]], ids=str)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_bool_is_no_length_in_a_graph_either(q, lengths):
+    """torch takes it for 0 or 1."""
+    with pytest.raises(TypeError, match=r"^kv_lengths: expected integers, got dtype bool"):
+        torch.jit.trace(lambda q: ft.attention(q, q, q, kv_lengths=lengths), q)
+
+
+def test_bool_is_no_length_when_compiled(q):
+    attend = torch.compile(ft.attention, backend="eager", fullgraph=True)
+    with pytest.raises(Exception, match="kv_lengths: expected integers, got dtype bool"):
+        attend(q, q, q, kv_lengths=[6, True])
+
+
 @pytest.fixture
 def coarse_default():
     torch.set_default_dtype(torch.bfloat16)

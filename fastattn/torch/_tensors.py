@@ -168,6 +168,8 @@ def operand(name, value):
         return _on_cpu(name, _other_array(name, value))
     if not is_traced():  # Dynamo traces no dtype of NumPy, and symbols stay symbols
         return _on_cpu(name, _numbers(name, value))
+    if name in _INTEGERS:
+        options.refuse_bool(name, value)
     if isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
         return torch.full((), value, dtype=torch.int64, device="cpu")
     found = _on_cpu(name, value)
