@@ -2,6 +2,7 @@
 """Arrays of other libraries (torch, JAX, ...) as NumPy arrays on the same memory, by DLPack."""
 
 import functools
+import sys
 
 import numpy as np
 
@@ -45,7 +46,21 @@ def from_dlpack(name, value):
             f"{name}: expected a tensor that needs no gradient, got one with requires_grad "
             f"(pass {name}.detach(); fastattn has no backward here)"
         )
+    if _has_tangent(value):
+        raise TypeError(
+            f"{name}: expected a tensor without a tangent, got one of forward-mode differentiation "
+            f"(torch.autograd.forward_ad.unpack_dual({name}).primal has none)"
+        )
     return viewed(name, value)
+
+
+def _has_tangent(value):
+    """Whether it is a dual tensor of torch, of which it exports the primal without a word."""
+    forward_ad = sys.modules.get("torch.autograd.forward_ad")
+    if forward_ad is None or forward_ad._current_level < 0:
+        return False
+    is_tensor = isinstance(value, sys.modules["torch"].Tensor)
+    return is_tensor and forward_ad.unpack_dual(value).tangent is not None
 
 
 def viewed(name, value):

@@ -325,6 +325,15 @@ def test_tensor_refused(torch, make, message):
     assert "\n" not in str(caught.value)
 
 
+def test_dual_tensor_refused(torch):
+    """It exports its primal as if that were all of it."""
+    q, forward_ad = torch.ones(2, 2), torch.autograd.forward_ad
+    with forward_ad.dual_level():
+        with pytest.raises(TypeError, match=r"^k: expected a tensor without a tangent, got one"):
+            fastattn.attention(q, forward_ad.make_dual(q, q), q)
+        np.testing.assert_array_equal(fastattn.attention(q, q, q), np.ones((2, 2)))
+
+
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 def test_fake_tensor_is_not_read(torch):
     from torch._subclasses.fake_tensor import FakeTensorMode
