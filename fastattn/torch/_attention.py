@@ -136,7 +136,7 @@ def _checked(causal, window_size, scale, softcap, precision, return_lse, num_thr
     return {
         "causal": options.flag("causal", causal), "left": left, "right": right,
         "scale": None if scale is None else _number("scale", scale),
-        "softcap": _number("softcap", softcap, 0.0),
+        "softcap": _number("softcap", softcap),
         "precision": options.choice("precision", precision, options.PRECISIONS),
         "return_lse": options.flag("return_lse", return_lse),
         "num_threads": (
@@ -145,9 +145,9 @@ def _checked(causal, window_size, scale, softcap, precision, return_lse, num_thr
     }  # fmt: skip
 
 
-def _number(name, value, *least):
-    """A checked number; what torch.export counts with stays a symbol."""
-    return value if isinstance(value, torch.SymFloat) else options.number(name, value, *least)
+def _number(name, value):
+    """A number, whose range is the core's business; what torch counts with stays a symbol."""
+    return value if isinstance(value, torch.SymFloat) else options.number(name, value)
 
 
 def _window(window_size):
