@@ -216,7 +216,7 @@ def _mask(attn_mask, keys, dtype):
     mask = mask_array(attn_mask)
     if dtypes.supported(mask.dtype) in dtypes.HALVES and dtype.itemsize > mask.itemsize:
         mask = mask.astype(dtype)  # exact; the core takes it only with q of 16 bits
-    return mask, min(keys, mask.shape[-1]) if mask.ndim else keys
+    return mask, mask.shape[-1] if mask.ndim else keys  # what is too long is refused later
 
 
 def _score_table(q, k, mode, width, scores):

@@ -3,6 +3,7 @@
 
 import numpy as np
 import pytest
+from cases import dtype_of
 
 pytest.importorskip("onnx")
 
@@ -17,6 +18,8 @@ def zeros(*shape, dtype=np.float32):
 
 Q3, K3, V3 = zeros(B, SQ, HQ * D), zeros(B, SK, HKV * D), zeros(B, SK, HKV * DV)
 PAST = {"past_key": zeros(B, HKV, P, D), "past_value": zeros(B, HKV, P, DV)}
+HALF = {"Q": zeros(B, HQ, SQ, D, dtype=np.float16), "K": zeros(B, HKV, SK, D, dtype=np.float16),
+        "V": zeros(B, HKV, SK, DV, dtype=np.float16)}  # fmt: skip
 ERRORS = {
     "Q type": ({"Q": None}, TypeError, "Q: expected a numpy.ndarray, got NoneType"),
     "Q integers": ({"Q": zeros(B, HQ, SQ, D, dtype=int), "K": zeros(B, HKV, SK, D, dtype=int)},
@@ -57,6 +60,8 @@ ERRORS = {
                  "q_num_heads: expected an integer not below 1, got 0"),
     "past alone": ({"past_key": PAST["past_key"]}, ValueError,
                    "past_value: expected to come together with past_key, got one of them"),
+    "past_value alone": ({"past_value": PAST["past_value"]}, ValueError,
+                         "past_value: expected to come together with past_key, got one of them"),
     "past_key type": (PAST | {"past_key": [1.0]}, TypeError,
                       "past_key: expected a numpy.ndarray, got list"),
     "past_value type": (PAST | {"past_value": [1.0]}, TypeError,
@@ -77,6 +82,8 @@ ERRORS = {
                     "is_causal: expected one of (0, 1), got numpy.ndarray"),
     "mode type": ({"qk_matmul_output_mode": np.float32(1)}, TypeError,
                   "qk_matmul_output_mode: expected one of (0, 1, 2, 3), got numpy.float32"),
+    "mode 0.0": ({"qk_matmul_output_mode": 0.0}, TypeError,
+                 "qk_matmul_output_mode: expected one of (0, 1, 2, 3), got float"),
     "mode": ({"qk_matmul_output_mode": 4}, ValueError,
              "qk_matmul_output_mode: expected one of (0, 1, 2, 3), got 4"),
     "precision": ({"softmax_precision": 7}, ValueError,
@@ -88,6 +95,8 @@ ERRORS = {
     "softcap": ({"softcap": -1.0}, ValueError, "softcap: expected a number not below 0, got -1"),
     "mask integers": ({"attn_mask": zeros(SQ, SK, dtype=np.int8)}, TypeError,
                       "attn_mask: expected dtype bool or float32 with float32 q, got int8"),
+    "mask of other 16 bits": (HALF | {"attn_mask": zeros(SQ, SK, dtype=dtype_of("bfloat16"))},
+                              TypeError, "attn_mask: expected dtype bool, float32 or float16 "),
     "mask long": ({"attn_mask": zeros(SQ, SK + 1)}, ValueError,
                   "attn_mask: expected a shape that broadcasts to (2, 6, 5, 7), got (5, 8)"),
     "mask rank": ({"attn_mask": zeros(1, B, HQ, SQ, SK)}, ValueError,
