@@ -114,8 +114,7 @@ def _without_mask(query, key, causal, sliding_window, cu_seq_lens_q, cu_seq_lens
     """Options of a call that says by arguments what it may see."""
     options = {}
     left, right = -1 if sliding_window is None else sliding_window - 1, -1
-    # A single query stands at the end, where it sees everything before it.
-    if causal and query.shape[2] > 1:
+    if causal:
         options["causal"], right = True, 0
     elif sliding_window is not None:
         right = sliding_window - 1
@@ -123,6 +122,7 @@ def _without_mask(query, key, causal, sliding_window, cu_seq_lens_q, cu_seq_lens
         options["window_size"] = left, right
     if cu_seq_lens_q is not None:
         return options | {"cu_seqlens_q": cu_seq_lens_q, "cu_seqlens_k": cu_seq_lens_k}
+    # A single query stands at the end, where it sees everything before it.
     if options and query.shape[2] != key.shape[2]:
         options["q_offset"] = 0 if query.shape[2] > 1 else None
     return options
