@@ -35,6 +35,7 @@ SDPA = {
     "rank 3": ((4, 17, 16), (4, 33, 16), (4, 33, 16), {}),
     "rank 5": ((2, 3, 4, 17, 16), (2, 3, 4, 33, 16), (2, 3, 4, 33, 16), {}),
     "rank 2 query": ((17, 16), (4, 33, 16), (4, 33, 16), {}),
+    "rank 2 but values": ((17, 16), (33, 16), (4, 33, 16), {}),
     "broadcast batch": ((2, 4, 17, 16), (1, 4, 33, 16), (4, 33, 16), {}),
     "one kv head": ((2, 4, 17, 16), (2, 1, 33, 16), (2, 1, 33, 16), {}),
     "one query head": ((2, 1, 17, 16), (2, 4, 33, 16), (2, 4, 33, 16), {}),
@@ -45,6 +46,7 @@ SDPA = {
     "gqa": ((2, 8, 17, 16), (2, 2, 33, 16), (2, 2, 33, 16), {"enable_gqa": True}),
     "gqa, other values": ((2, 8, 17, 16), (2, 2, 33, 16), (2, 4, 33, 16), {"enable_gqa": True}),
     "gqa, other keys": ((6, 17, 16), (3, 33, 16), (2, 33, 8), {"enable_gqa": True}),
+    "gqa, values alone": ((2, 4, 17, 16), (2, 4, 17, 16), (2, 2, 17, 16), {"enable_gqa": True}),
     "gqa, one value head": ((2, 8, 17, 16), (2, 2, 33, 16), (2, 1, 33, 16), {"enable_gqa": True}),
     "no keys": ((2, 4, 17, 16), (2, 4, 0, 16), (2, 4, 0, 16), {}),
     "no queries": ((2, 4, 0, 16), (2, 4, 33, 16), (2, 4, 33, 16), {}),
@@ -123,6 +125,7 @@ def test_sdpa_16_bit(randn, dtype, masked):
     "change, error, message",
     [
         ({"dropout_p": 0.1}, NotImplementedError, "dropout_p: expected 0.0, got 0.1"),
+        ({"dropout_p": -0.1}, NotImplementedError, "dropout_p: expected 0.0, got -0.1"),
         ({"dropout_p": False}, TypeError, "dropout_p: expected a number, got bool"),
         ({"dropout_p": np.zeros(2)}, TypeError, "dropout_p: expected a number, got numpy.ndarray"),
         (
@@ -160,6 +163,7 @@ def test_sdpa_16_bit(randn, dtype, masked):
     ],
     ids=[
         "dropout",
+        "dropout below 0",
         "dropout bool",
         "dropout array",
         "both",
@@ -196,6 +200,24 @@ def test_attention_is_that_of_the_arrays(randn):
     np.testing.assert_array_equal(lse.numpy(), expected[1])
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["attn_mask", "causal", "window_size", "scale", "softcap", "alibi_slopes", "sinks",
+     "kv_lengths", "kv_starts", "return_lse"],
+)  # fmt: skip
+def test_one_option_alone(randn, name):
+    """The shortest way to the core hands few of them on: it must not be taken then."""
+    tensors, options = every_option(randn)
+    options = {name: options[name], "layout": "bshd"}
+    arrays = {name: as_arrays(value) for name, value in options.items()}
+    expected = fastattn.attention(*(t.numpy() for t in tensors), **arrays)
+    found = ft.attention(*tensors, **options)
+    pairs = zip(found, expected, strict=True) if name == "return_lse" else [(found, expected)]
+    for ours, theirs in pairs:
+        np.testing.assert_array_equal(ours.numpy(), theirs)
+    assert name == "return_lse" or not torch.equal(found, ft.attention(*tensors, layout="bshd"))
+
+
 def test_attention_reads_tensors_where_they_lie(randn, monkeypatch):
     seen = []
     monkeypatch.setattr(
@@ -205,6 +227,14 @@ def test_attention_reads_tensors_where_they_lie(randn, monkeypatch):
     result = ft.attention(*tensors)
     assert [each.ctypes.data for each in seen] == [each.data_ptr() for each in tensors]
     assert result.data_ptr() == tensors[0].data_ptr()
+
+
+def test_one_query_head_is_not_copied(randn, monkeypatch):
+    seen = []
+    monkeypatch.setattr(fastattn, "attention", lambda *qkv, **_: seen.append(qkv[0]) or qkv[0])
+    q, k = randn(2, 1, 3, 4), randn(2, 4, 5, 4)
+    ft.scaled_dot_product_attention(q, k, k)
+    assert seen[0].shape == (2, 4, 3, 4) and seen[0].ctypes.data == q.data_ptr()
 
 
 @pytest.mark.parametrize("name", ["attention", "attention_varlen"])

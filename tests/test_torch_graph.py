@@ -23,6 +23,7 @@ OPERATOR = {
     [
         (((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 3)), {}),
         (((2, 4, 5, 8), (1, 2, 7, 8), (3, 1, 2, 7, 3)), {"return_lse": False}),
+        (((4, 5, 8), (3, 2, 7, 8), (2, 7, 3)), {}),
         (((5, 8), (7, 8), (7, 3)), {}),
         (((5, 8), (2, 1, 7, 8), (2, 1, 7, 3)), {}),
         (((2, 5, 4, 8), (2, 7, 2, 8), (2, 7, 2, 3)), {"layout": "bshd", "right": 0}),
@@ -37,14 +38,15 @@ def test_operator(randn, shapes, change):
 
 
 def test_operator_on_transposed_tensors(randn):
-    tensors = [randn(2, 5, 4, 8).transpose(1, 2) for _ in range(3)]
+    tensors = [randn(2, 5, 4, 8, dtype=torch.float64).transpose(1, 2) for _ in range(3)]
     torch.library.opcheck(torch.ops.fastattn.attention.default, (*tensors, *[None] * 9), OPERATOR)
 
 
-def test_varlen_operator(randn):
+@pytest.mark.parametrize("return_lse", [False, True])
+def test_varlen_operator(randn, return_lse):
     q, k, v, cu = randn(9, 4, 16), randn(9, 2, 16), randn(9, 2, 8), torch.tensor([0, 4, 9])
     options = {"causal": True, "left": -1, "right": -1, "scale": None, "softcap": 0.0}
-    options |= {"precision": "highest", "return_lse": True, "num_threads": None}
+    options |= {"precision": "highest", "return_lse": return_lse, "num_threads": None}
     torch.library.opcheck(
         torch.ops.fastattn.attention_varlen.default, (q, k, v, cu, *[None] * 9), options
     )
@@ -165,6 +167,7 @@ def test_fake_tensors(randn):
     with FakeTensorMode():
         q, k = torch.empty(2, 4, 5, 8), torch.empty(2, 2, 7, 8)
         out, lse = ft.attention(q, k, k, return_lse=True)
+    assert type(ft.attention(q, k, k)) is type(q)  # also outside of the mode: nothing to read
     assert out.shape == (2, 4, 5, 8) and lse.shape == (2, 4, 5) and lse.dtype == torch.float32
 
 
@@ -201,28 +204,43 @@ def test_symbols_in_a_window(randn):
         assert torch.equal(program.module()(other), Window()(other))
 
 
+def test_symbol_for_a_scale(randn):
+    """A graph is bound to its value, as that of torch's own function is, and takes it."""
+
+    def attend(q):
+        return ft.attention(q, q, q, scale=q.shape[2] ** -0.5)
+
+    q = randn(2, 4, 9, 8)
+    graph = make_fx(attend, tracing_mode="symbolic")(torch.zeros_like(q))
+    assert torch.equal(graph(q), attend(q))
+
+
 # ---- gradients -----------------------------------------------------------------------------------
 
 NO_BACKWARD = r"fastattn.torch: there is no backward yet"
+PER_HEAD = ["alibi_slopes", "sinks", "k_scale", "v_scale"]
 
 
-@pytest.mark.parametrize("which", range(5), ids=["q", "k", "v", "attn_mask", "sinks"])
+@pytest.mark.parametrize("which", [*"qkv", "attn_mask", *PER_HEAD])
 def test_backward_raises(randn, which):
     """Never a silent None: forward works, as a model in eval mode needs it, backward raises."""
-    tensors = [randn(1, 2, 3, 4) for _ in range(3)] + [randn(3, 3), randn(2)]
-    tensors[which].requires_grad_()
-    q, k, v, mask, sinks = tensors
-    out = ft.attention(q, k, v, attn_mask=mask, sinks=sinks)
+    given = {name: randn(1, 2, 3, 4) for name in "qkv"}
+    if which not in given:
+        given[which] = randn(3, 3) if which == "attn_mask" else randn(2)
+    given[which].requires_grad_()
+    out = ft.attention(**given)
     assert out.requires_grad
     with torch.no_grad():
-        assert torch.equal(out, ft.attention(q, k, v, attn_mask=mask, sinks=sinks))
+        assert torch.equal(out, ft.attention(**given))
     with pytest.raises(NotImplementedError, match=NO_BACKWARD):
         out.sum().backward()
 
 
-def test_backward_of_varlen_raises(randn):
-    q = randn(5, 2, 4).requires_grad_()
-    out = ft.attention_varlen(q, q, q, torch.tensor([0, 2, 5]))
+@pytest.mark.parametrize("which", [*"qkv", *PER_HEAD])
+def test_backward_of_varlen_raises(randn, which):
+    given = {name: randn(5, 2, 4) for name in "qkv"}
+    given.setdefault(which, randn(2)).requires_grad_()
+    out = ft.attention_varlen(**given, cu_seqlens_q=torch.tensor([0, 2, 5]))
     with pytest.raises(NotImplementedError, match=NO_BACKWARD):
         out.sum().backward()
 
@@ -312,8 +330,13 @@ def test_vmap(randn):
     assert torch.equal(torch.vmap(ft.attention)(q, q, q), ft.attention(q, q, q))
 
 
-def test_parameters_are_read_without_grad(randn):
-    parameters = [torch.nn.Parameter(randn(1, 2, 3, 4)) for _ in range(3)]
+def test_parameters_are_read_without_grad(randn, monkeypatch):
+    """Where they lie: the dispatcher would take as long as a small attention."""
+    parameters = [torch.nn.Parameter(randn(5, 2, 4)) for _ in range(3)]
+    tensors, cuts = [each.detach() for each in parameters], torch.tensor([0, 2, 5])
+    for name in "attention", "attention_varlen":
+        monkeypatch.setattr(ft._attention._ops, name, None)
     with torch.no_grad():
-        out = ft.attention(*parameters)
-    assert torch.equal(out, ft.attention(*(each.detach() for each in parameters)))
+        out, packed = ft.attention(*parameters), ft.attention_varlen(*parameters, cuts)
+    assert torch.equal(out, ft.attention(*tensors))
+    assert torch.equal(packed, ft.attention_varlen(*tensors, cuts))

@@ -26,6 +26,7 @@ REFUSED = [
     ({"window_size": ("a", 1)}, TypeError, "window_size: expected an integer, got str"),
     ({"causal": 1}, TypeError, "causal: expected True or False, got int"),
     ({"return_lse": 1}, TypeError, "return_lse: expected True or False, got int"),
+    ({"return_lse": 0}, TypeError, "return_lse: expected True or False, got int"),
     ({"num_threads": True}, TypeError, "num_threads: expected an integer, got bool"),
     ({"scale": "1"}, TypeError, "scale: expected a number, got str"),
     ({"softcap": None}, TypeError, "softcap: expected a number, got NoneType"),
@@ -68,7 +69,8 @@ def test_what_the_operator_takes(q, options):
 
 
 def test_no_lengths_of_no_batch(q):
-    assert ft.attention(q[:0], q[:0], q[:0], kv_lengths=[]).shape == (0, 4, 6, 8)
+    out, lse = ft.attention(q[:0], q[:0], q[:0], kv_lengths=[], return_lse=True)
+    assert out.shape == (0, 4, 6, 8) and lse.shape == (0, 4, 6)
 
 
 @pytest.mark.parametrize("lengths", [[6, True], (np.True_, 4), [[6], [True]]], ids=str)

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left  # noqa: E402
 
 import fastattn  # noqa: E402
@@ -88,7 +89,9 @@ def test_16_bit(calls, randn, dtype):
 
 
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("mask", [torch.eye(7), torch.eye(7).bool()], ids=["float", "bool"])
+@pytest.mark.parametrize(
+    "mask", [torch.eye(7), torch.eye(7).bool(), torch.full((7, 7), -1e5)], ids=["", "bool", "far"]
+)  # the last one is -inf in float16
 def test_autocast(calls, randn, half, mask):
     q = randn(2, 4, 7, 8)
 
@@ -248,6 +251,9 @@ def test_transforms(calls, randn):
     q = randn(3, 1, 2, 3, 4)
     compare(lambda: torch.vmap(F.scaled_dot_product_attention)(q, q, q))
     compare(lambda: torch.func.jvp(F.scaled_dot_product_attention, (q, q, q), (q, q, q))[1])
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(q, q)
+        compare(lambda: forward_ad.unpack_dual(F.scaled_dot_product_attention(dual, q, q)).tangent)
     assert not calls
 
 

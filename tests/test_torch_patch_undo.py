@@ -145,6 +145,29 @@ def test_wrappers_are_not_kept(monkeypatch):
     assert kept() is None
 
 
+class Slots:
+    """A callable that nothing can be kept with."""
+
+    __slots__ = ()
+
+    def __call__(self, *args, **options):
+        return TORCH(*args, **options)
+
+
+@pytest.mark.parametrize("other", [lambda *args, **options: TORCH(*args, **options), Slots()])
+def test_stand_in_is_kept_with_what_it_stands_for(monkeypatch, randn, other):
+    """Whoever took it from there finds it again, where that is possible."""
+    q, stand_ins = randn(1, 2, 3, 4), []
+    with monkeypatch.context() as patch:
+        patch.setattr(F, "scaled_dot_product_attention", other)
+        for _ in range(2):
+            with ft.patch_sdpa():
+                stand_ins.append(F.scaled_dot_product_attention)
+            assert F.scaled_dot_product_attention is other
+    assert (stand_ins[0] is stand_ins[1]) == (type(other) is not Slots)
+    assert torch.equal(stand_ins[0](q, q, q), TORCH(q, q, q))
+
+
 def test_wrapper_that_looks_like_what_it_wraps(monkeypatch, randn):
     """functools.wraps copies what a function knows of itself."""
     q, others = randn(1, 2, 3, 4), []
