@@ -52,6 +52,7 @@ OPTIONS = {
     "plain": lambda rng: {},
     "causal": lambda rng: {"is_causal": True},
     "scale": lambda rng: {"scale": -0.3},
+    "scale of 0": lambda rng: {"scale": 0.0},
     "window": lambda rng: {"local_window_size": 20},
     "window of two": lambda rng: {"local_window_size": (16, 2), "is_causal": True},
     "key lengths": lambda rng: {"key_value_seq_lengths": jnp.array([7, 33])},
@@ -221,9 +222,12 @@ def test_values_of_another_depth(rng):
 def test_float64(rng):
     with jax.enable_x64(True):
         q, k, v = tensors(rng, dtype=np.float64)
-        got = jax.jit(mine)(q, k, v)
-        expected = reference.attention(*map(np.asarray, (q, k, v)), layout="bshd")
-        check(got, expected, 1e-14)
+        bias = rng.standard_normal((17, 33)).astype(np.float32)
+        got = jax.jit(functools.partial(mine, return_residual=True))(q, k, v, bias)
+        out, lse = reference.attention(
+            *map(np.asarray, (q, k, v)), attn_mask=bias, layout="bshd", return_lse=True
+        )
+        check(got, (out, lse.swapaxes(1, 2)), 1e-14)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -248,6 +252,12 @@ def test_16_bits(dtype, rng):
     assert error(compiled(q[None])[0]) <= allowed
 
 
+def test_bias_beyond_the_dtype_of_the_query(rng):
+    """It is not rounded to it, where it would be infinite."""
+    q, k, v = (tensor.astype("float16") for tensor in tensors(rng))
+    check(mine(q, k, v, jnp.full((17, 33), 1e5)), mine(q, k, v), 1e-2)
+
+
 def test_same_bits_as_fastattn_on_each_isa(rng, isa):
     """The instruction set and the number of threads are those in force while tracing."""
     arguments = tensors(rng, queries=70, keys=130)
@@ -257,6 +267,12 @@ def test_same_bits_as_fastattn_on_each_isa(rng, isa):
             *map(np.asarray, arguments), causal=True, q_offset=0, layout="bshd"
         )
     np.testing.assert_array_equal(got, expected)
+
+
+def test_number_of_threads(rng):
+    with fastattn.num_threads(3):
+        traced = jax.make_jaxpr(mine)(*tensors(rng))
+    assert "('threads', np.int64(3))" in str(traced)
 
 
 def test_several_threads_at_once(rng):
@@ -290,6 +306,7 @@ ERRORS = {
     "query rank": ({"query": jnp.zeros((3, 4))}, ValueError,
                    "query: expected 3 or 4 axes, got shape (3, 4)"),
     "query None": ({"query": None}, TypeError, "query: expected an array, got NoneType"),
+    "mask str": ({"mask": "x"}, TypeError, "mask: expected an array, got str"),
     "ragged mask": ({"mask": [[True], [True, False]]}, TypeError,
                     "mask: expected an array, got list"),
     "long length": ({"key_value_seq_lengths": [3, 2**40]}, TypeError,
@@ -311,6 +328,8 @@ ERRORS = {
                    "mask: expected dtype bool, got float32"),
     "mask shape": ({"mask": jnp.zeros((17, 32), bool)}, ValueError,
                    "mask: expected a shape that broadcasts to (2, 6, 17, 33), got (17, 32)"),
+    "mask empty": ({"mask": jnp.zeros((0, 33), bool)}, ValueError,
+                   "mask: expected a shape that broadcasts to (2, 6, 17, 33), got (0, 33)"),
     "mask rank": ({"mask": jnp.zeros((1, 1, 1, 1, 33), bool)}, ValueError,
                   "mask: expected a shape that broadcasts to (2, 6, 17, 33), got (1, 1, 1, 1, 33)"),
     "bias dtype": ({"bias": jnp.zeros((17, 33), bool)}, TypeError,
@@ -330,6 +349,7 @@ ERRORS = {
                      "local_window_size: expected an int or (left, right), got 3 values"),
     "scale": ({"scale": jnp.array(1.0)}, TypeError, "scale: expected a number, got "),
     "causal": ({"is_causal": 1}, TypeError, "is_causal: expected True or False, got int"),
+    "residual": ({"return_residual": 1}, TypeError, "return_residual: expected True or False, got"),
 }  # fmt: skip
 
 
@@ -357,9 +377,10 @@ def test_an_array_that_has_been_deleted(name, rng):
         mine(**given)
 
 
-def test_another_device(monkeypatch, rng):
-    monkeypatch.setattr(fastattn.jax, "_platforms", lambda value: {"gpu"})
-    with pytest.raises(TypeError, match="query: expected an array on a CPU, got one on gpu"):
+@pytest.mark.parametrize("platforms", ["gpu", "cpu, gpu"])
+def test_another_device(platforms, monkeypatch, rng):
+    monkeypatch.setattr(fastattn.jax, "_platforms", lambda value: set(platforms.split(", ")))
+    with pytest.raises(TypeError, match=f"query: expected an array on a CPU, got .* {platforms} "):
         mine(*tensors(rng))
 
 
