@@ -196,6 +196,7 @@ CHANGES = {
     "every other": lambda mask: mask[:, :, ::2, :],
     "one": lambda mask: mask[:, :, 3, :][:, :, None],
     "keys": lambda mask: mask[..., :4],
+    "entry": lambda mask: mask[1][None],
     "listed": lambda mask: mask[:, torch.arange(1), 1:, :],
     "flip": lambda mask: mask.flip(-1),
     "logic": lambda mask: mask & torch.ones(6, 6, dtype=torch.bool).triu(-1),
@@ -235,6 +236,12 @@ def test_queries_of_a_mask_need_no_table():
         mask = make(PATTERNS[name], attention_mask=seen)
         rows = CHANGES["some"](mask)
         assert isinstance(rows, CompactMask) and not mask.touched and not rows.touched
+
+
+def test_what_is_indexed_by_a_mask():
+    numbers = torch.arange(72).reshape(2, 1, 6, 6)
+    for name in PATTERNS:
+        assert torch.equal(numbers[make(PATTERNS[name])], numbers[table(PATTERNS[name])])
 
 
 def test_mask_for_other_keys():
