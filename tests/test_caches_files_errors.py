@@ -66,7 +66,9 @@ def test_wrong_modes(rng, tmp_path):
         fastattn.KVCache.load(tmp_path / "small.npz", "r")
 
 
-@pytest.mark.parametrize("file", [5, None, ["a"], b"a", io.StringIO()], ids=repr)
+@pytest.mark.parametrize(
+    "file", [5, None, ["a"], b"a", io.StringIO()], ids=lambda x: type(x).__name__
+)
 def test_what_is_no_file_is_named(file, rng):
     cache = filled(rng, "dense")
     message = "^file: expected a path or a binary file object, got "
