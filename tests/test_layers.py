@@ -5,6 +5,7 @@ Tolerances: float32 rounding (6e-8) times the size of the numbers and a small fa
 summed; where torch is the other side, its rounding counts as well.
 """
 
+import itertools
 import math
 import re
 
@@ -204,6 +205,20 @@ def test_dynamic_scaling_matches_transformers(length):
     # The length is that of the positions of each sequence.
     turn = layers.Rotary(500.0, scaling).at(np.array([[0, 299], [0, length - 1]]), 32)
     np.testing.assert_allclose(turn.cos[1, 1], np.cos((length - 1) * found), atol=1e-12)
+
+
+def test_dynamic_scaling_of_packed_sequences():
+    scaling = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 3}
+    rotary, cuts = layers.Rotary(scaling=scaling), np.array([0, 0, 2, 2, 9, 10, 10])
+    positions = np.array([0, 1, 3, 2, 1, 0, 4, 5, 11, 7])
+    packed = rotary.at(positions, 6, cu_seqlens=cuts)
+    for begin, end in itertools.pairwise(cuts):
+        alone = rotary.at(positions[begin:end], 6)
+        np.testing.assert_array_equal(packed.cos[begin:end], alone.cos)
+        np.testing.assert_array_equal(packed.sin[begin:end], alone.sin)
+    assert rotary.at(positions[:0], 6, cu_seqlens=[0, 0]).cos.shape == (0, 3)
+    with pytest.raises(ValueError, match=r"positions: expected shape \(10,\), got \(9,\)"):
+        rotary.at(positions[1:], 6, cu_seqlens=cuts)
 
 
 def test_ntk_scaling_reaches_the_slowest_pair_alone():

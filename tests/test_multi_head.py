@@ -144,19 +144,6 @@ def test_rotary_turns_queries_and_keys(rng, interleaved):
     np.testing.assert_array_equal(layer(x, positions=rotary.at(np.arange(9) + 50, 4)), moved)
 
 
-def test_packed_sequences_have_one_length_of_dynamic_scaling(rng):
-    """That of the longest: alone, the short one would turn as if unscaled."""
-    scaling = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 4}
-    layer = random_attention(rng, rotary=layers.Rotary(scaling=scaling))
-    x = normal(rng, 12, 24)
-    packed = layer(x, cu_seqlens=[0, 3, 12])
-    turn = layer.rotary.at(np.arange(9), 4)
-    short = layers.Rotation(layer.rotary, 4, turn.cos[:3], turn.sin[:3])
-    np.testing.assert_allclose(packed[:3], layer(x[:3], positions=short), atol=TOLERANCE)
-    assert np.abs(packed[:3] - layer(x[:3])).max() > 1e-3
-    np.testing.assert_allclose(packed[3:], layer(x[3:]), atol=TOLERANCE)
-
-
 def test_norms_of_queries_and_keys(rng):
     norm = layers.RMSNorm(normal(rng, 4))
     layer = random_attention(rng, q_norm=norm, k_norm=norm)
@@ -218,8 +205,14 @@ def test_ragged_sequences_in_a_cache(rng):
         np.testing.assert_allclose(found, whole, atol=TOLERANCE)
 
 
-def test_padded_and_packed_equal_one_by_one(rng):
-    layer = random_attention(rng, causal=True, rotary=layers.Rotary(), kv_heads=2)
+# Turns go by the length of a sequence, that is neither by padding nor by what it is packed with.
+DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 2}
+
+
+@pytest.mark.parametrize("scaling", [None, DYNAMIC])
+def test_padded_and_packed_equal_one_by_one(rng, scaling):
+    rotary = layers.Rotary(scaling=scaling)
+    layer = random_attention(rng, causal=True, rotary=rotary, kv_heads=2)
     sizes = [3, 1, 7, 4]
     alone = [normal(rng, size, 24) for size in sizes]
     padded = np.full((4, 7, 24), np.nan, np.float32)

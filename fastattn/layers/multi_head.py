@@ -218,8 +218,8 @@ class MultiHeadAttention:
             For `rotary`; a Rotation is what ``rotary.at(positions, d_k)`` gave, formed once for all
             layers. Default: 0, 1, 2, ... behind the cache, and from 0 in each packed sequence.
             Masks go by the place of a token, not by this. The length that "dynamic" scaling looks
-            at is the largest of these + 1, row by row: by default that of the longest packed
-            sequence, and padding counts. (Hugging Face's models take the largest of all rows.)
+            at is the largest of these + 1, sequence by sequence, packed or not; by default padding
+            behind `lengths` does not count. (Hugging Face's models take the largest of all rows.)
         lengths : array of int, (batch,), optional
             Tokens that are real in each sequence of the context (of x in self-attention): what is
             behind them is never read. Rows of the result behind them mean nothing.
@@ -259,9 +259,10 @@ class MultiHeadAttention:
         if cu_seqlens is not None:
             cu_seqlens = _check.packing("cu_seqlens", cu_seqlens, len(x))
         past = None if cache is None else cache.lengths.copy()
-        turn = self._rotation(positions, x, past, cu_seqlens)
+        own_lengths = None if cross else lengths
+        turn = self._rotation(positions, x, past, cu_seqlens, own_lengths)
         if keys_values is None:
-            key_turn = turn if context is None else self._rotation(None, context, None, None)
+            key_turn = turn if context is None else self._rotation(None, context)
             keys_values = self.keys_values(x if context is None else context, key_turn)
         q = self.queries(x, turn)
         k, v = keys_values
@@ -301,7 +302,7 @@ class MultiHeadAttention:
         }
         return {name: value for name, value in values.items() if value is not None}
 
-    def _rotation(self, positions, x, past, cu_seqlens):
+    def _rotation(self, positions, x, past=None, cu_seqlens=None, lengths=None):
         """Return the turns of x's tokens, or None for attention without `rotary`."""
         if self.rotary is None:
             if positions is not None:
@@ -311,9 +312,14 @@ class MultiHeadAttention:
             if positions.rotary != self.rotary:
                 raise ValueError("positions: expected a Rotation made by this layer's rotary")
             return positions
+        by_length = self.rotary.by_length
         if positions is None:
-            positions = token_positions(x.shape[-2], past, cu_seqlens)
-        return self.rotary.at(positions, self.w_q.shape[1] // self.heads)
+            real = None
+            if by_length and lengths is not None:  # neither padding nor another sequence counts
+                real = options.per_batch("lengths", lengths, x.shape[:-2], 0, x.shape[-2])
+            positions = token_positions(x.shape[-2], past, cu_seqlens, real)
+        depth = self.w_q.shape[1] // self.heads
+        return self.rotary.at(positions, depth, cu_seqlens=cu_seqlens if by_length else None)
 
     def _output(self, out, dtype):
         """Project the heads (..., heads, tokens, d_v), side by side, by W_O."""

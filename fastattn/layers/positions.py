@@ -107,7 +107,10 @@ def alibi_slopes(heads: int) -> npt.NDArray:
 
 
 def token_positions(
-    tokens: int, past: npt.NDArray | None = None, cu_seqlens: npt.NDArray | None = None
+    tokens: int,
+    past: npt.NDArray | None = None,
+    cu_seqlens: npt.NDArray | None = None,
+    lengths: npt.NDArray | None = None,
 ) -> npt.NDArray:
     """Return the positions of the tokens of a call.
 
@@ -118,12 +121,16 @@ def token_positions(
         Tokens before them in each sequence.
     cu_seqlens : array of int, (sequences + 1,), optional
         Borders of packed sequences; each begins at 0.
+    lengths : array of int, (batch,), optional
+        Tokens that are real in each sequence. Those behind are at 0: a place that every table has,
+        and never the largest, which "dynamic" rotary looks at.
 
     Returns
     -------
-    ndarray of int64, (tokens,), or (batch, tokens) with `past`
+    ndarray of int64, (tokens,), or (batch, tokens) with `past` or `lengths`
     """
-    places = np.arange(tokens)
+    order = np.arange(tokens)
     if cu_seqlens is not None:
-        return places - np.repeat(cu_seqlens[:-1], np.diff(cu_seqlens))
-    return places if past is None else np.asarray(past)[:, None] + places
+        return order - np.repeat(cu_seqlens[:-1], np.diff(cu_seqlens))
+    places = order if past is None else np.asarray(past)[:, None] + order
+    return places if lengths is None else np.where(order < lengths[..., None], places, 0)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastattn import _check_options as options
+from fastattn._check_varlen import cut_points
 from fastattn._rotary import turned
 from fastattn.layers import _check
 from fastattn.layers._repr import short_repr
@@ -97,7 +98,15 @@ class Rotary:
             even("rotary_dim", options.integer("rotary_dim", self.rotary_dim, 2, most))
         rotary_frequencies(self.rotary_dim or 2, self.base, self.scaling)  # checks the two
 
-    def at(self, positions: npt.NDArray, depth: int) -> "Rotation":
+    @property
+    def by_length(self) -> bool:
+        """Whether turns depend on the length of the sequence: those of "dynamic" do."""
+        scaling = self.scaling or {}
+        return scaling.get("rope_type", scaling.get("type")) == "dynamic"
+
+    def at(
+        self, positions: npt.NDArray, depth: int, *, cu_seqlens: npt.NDArray | None = None
+    ) -> "Rotation":
         """Return the turns at `positions`, for all queries and keys of this depth there.
 
         A model forms them once and gives them to each of its layers.
@@ -108,6 +117,8 @@ class Rotary:
             From -2^53 to 2^53, where angles are exact in float64.
         depth : int
             Features of a head.
+        cu_seqlens : array of int, (sequences + 1,), optional
+            Borders of packed sequences, whose positions (tokens,) are then.
 
         Returns
         -------
@@ -118,8 +129,8 @@ class Rotary:
         TypeError
             positions or depth are no integers.
         ValueError
-            positions without an axis, or out of range; or depth is below `rotary_dim`, or odd
-            without it.
+            positions without an axis, out of range, or not those of `cu_seqlens`; or depth is below
+            `rotary_dim`, or odd without it.
         """
         positions = _check.indices("positions", positions)
         if positions.ndim < 1:
@@ -130,10 +141,23 @@ class Rotary:
         dim = depth if self.rotary_dim is None else self.rotary_dim
         if even("rotary_dim", dim) > depth:
             raise ValueError(f"rotary_dim: expected at most {depth}, the features, got {dim}")
-        lengths = positions.max(axis=-1, initial=0) + np.int64(1)
+        lengths = _lengths(positions, cu_seqlens)
         frequencies, size = rotary_frequencies(dim, self.base, self.scaling, length=lengths)
-        angle = positions[..., None] * frequencies[..., None, :]
+        angle = positions[..., None] * frequencies
         return Rotation(self, depth, size * np.cos(angle), size * np.sin(angle))
+
+
+def _lengths(positions, cu_seqlens):
+    """Return the largest position + 1, (..., 1), or if packed that of each token's sequence."""
+    if cu_seqlens is None:
+        return positions.max(axis=-1, initial=0, keepdims=True) + np.int64(1)
+    cuts = cut_points("cu_seqlens", cu_seqlens)
+    if positions.shape != (cuts[-1],):
+        raise ValueError(f"positions: expected shape ({cuts[-1]},), got {positions.shape}")
+    sizes = np.diff(cuts)
+    there = sizes > 0
+    largest = np.maximum.reduceat(positions, cuts[:-1][there]).clip(0)
+    return np.repeat(largest + np.int64(1), sizes[there])
 
 
 @dataclass(frozen=True, eq=False)
