@@ -8,6 +8,7 @@ import pytest
 from cases import normal
 
 from fastattn import layers
+from fastattn.models import Llama
 
 TOLERANCE = 1e-5
 
@@ -72,3 +73,22 @@ def test_steps_of_float64_are_as_exact(rng):
     whole, step = wide(source, target), wide._steps(source, None, 4)
     for i in range(4):
         np.testing.assert_allclose(step(target[:, i : i + 1], None), whole[:, i], atol=1e-12)
+
+
+def test_places_of_a_language_model_with_a_table_of_them(rng):
+    embedding = layers.Embedding(normal(rng, 9, 8), normal(rng, 6, 8))
+    model = Llama(embedding, layers.Decoder([decoder_layer(rng)], layers.LayerNorm()))
+    ids, sizes = rng.integers(0, 9, (3, 6)), np.array([6, 2, 5])
+    whole, caches = model(ids), model.new_caches(3, 6)
+    for begin, end in (0, 4), (4, 5), (5, 6):
+        lengths = np.clip(sizes - begin, 0, end - begin)
+        found = model(ids[:, begin:end], caches=caches, lengths=lengths)
+        for b, length in enumerate(lengths):
+            expected = whole[b, begin : begin + length]
+            np.testing.assert_allclose(found[b, :length], expected, atol=TOLERANCE)
+    prompts = [ids[0, :2], ids[1, :4]]
+    for prompt, tokens in zip(prompts, model.generate(prompts, max_new_tokens=3), strict=True):
+        expected = list(prompt)
+        for _ in range(3):
+            expected.append(model(np.array([expected]))[0, -1].argmax())
+        assert tokens.tolist() == expected[len(prompt) :]

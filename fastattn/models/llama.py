@@ -116,18 +116,16 @@ class Llama:
         """
         options.flag("last_only", last_only)
         check_caches(caches, len(self.decoder.layers))
-        x = self.embedding(ids)
-        if x.ndim != 3:
-            raise ValueError(f"ids: expected shape (batch, tokens), got {x.shape[:-1]}")
-        batch, tokens, _ = x.shape
+        ids = _check.token_ids("ids", ids, len(self.embedding.table))
+        if ids.ndim != 2:
+            raise ValueError(f"ids: expected shape (batch, tokens), got {ids.shape}")
+        batch, tokens = ids.shape
         ends = options.per_batch(
             "lengths", tokens if lengths is None else lengths, (batch,), 0, tokens
         )
         past = None if caches is None else caches[0].lengths
-        places = token_positions(tokens, past)
-        if lengths is not None:  # padding is not part of the length that "dynamic" rotary looks at
-            places = np.minimum(places, ((0 if past is None else past) + ends - 1)[:, None])
-        turn = self._rotation(places)
+        places = token_positions(tokens, past, lengths=None if lengths is None else ends)
+        x, turn = self.embedding(ids, places), self._rotation(places)
         with restored_on_error(caches or ()):
             x = self.decoder(x, caches=caches, lengths=lengths, positions=turn, **decoder_options)
             if last_only:
