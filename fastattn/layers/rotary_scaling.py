@@ -59,9 +59,9 @@ def rotary_frequencies(
     scaling : mapping, optional
         With the key "rope_type" (or "type") and the keys of that type.
     length : int or array of int, (...)
-        Largest position + 1, of each sequence or token; "dynamic" alone looks at it. Keys in a cache
-        keep the turn they got when they were shorter: a known defect of "dynamic", here as in other
-        libraries.
+        Largest position + 1, of each sequence or token; "dynamic" alone looks at it. Keys in a
+        cache keep the turn they got when they were shorter: a known defect of "dynamic", here as in
+        other libraries.
 
     Returns
     -------
