@@ -51,6 +51,14 @@ def parameter(name, value, shape):
     return value
 
 
+def features(name, value):
+    """Return a parameter for each of any number of features, none included; or None."""
+    if value is None:
+        return None
+    value = options.array(name, value)
+    return parameter(name, value, value.shape if value.ndim == 1 else (None,))
+
+
 def _matches(found, shape):
     """Say whether a shape is `shape`, in which None is any size of at least 1."""
     return len(found) == len(shape) and all(

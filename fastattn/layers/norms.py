@@ -133,9 +133,9 @@ class LayerNorm:
     __repr__ = short_repr
 
     def __post_init__(self) -> None:
-        _check.optional("weight", self.weight, (None,))
-        features = None if self.weight is None else self.weight.shape[0]
-        _check.optional("bias", self.bias, (features,))
+        weight, bias = _check.features("weight", self.weight), _check.features("bias", self.bias)
+        if weight is not None and bias is not None:
+            _check.parameter("bias", bias, weight.shape)
         options.number("eps", self.eps, 0.0)
 
     def __call__(self, x: npt.NDArray) -> npt.NDArray:
@@ -179,7 +179,7 @@ class RMSNorm:
     __repr__ = short_repr
 
     def __post_init__(self) -> None:
-        _check.optional("weight", self.weight, (None,))
+        _check.features("weight", self.weight)
         options.number("eps", self.eps, 0.0)
 
     def __call__(self, x: npt.NDArray) -> npt.NDArray:
