@@ -8,7 +8,7 @@ from libc.string cimport memset
 
 import numpy as np
 
-from fastattn import _core
+from fastattn import _aligned, _core
 
 
 cdef extern from "kernels.h":
@@ -151,10 +151,7 @@ cdef uintptr_t address(array):
 
 def aligned(shape, dtype, fill=np.nan):
     """An array on a cache-line boundary, filled with what must never be used."""
-    count = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.empty(count + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    array = raw[start : start + count].view(dtype).reshape(shape)
+    array = _aligned.zeros(shape, dtype)
     array[...] = fill
     return array
 
