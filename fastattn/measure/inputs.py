@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from fastattn import _aligned as aligned
+from fastattn.layers.positions import alibi_slopes
 
 MASK_BLOCK = 64  # side of the blocks that mask "blocks" consists of
 INT8_SCALE = 1 / 32  # of stored int8 numbers: standard normal up to 4
@@ -19,8 +20,8 @@ class Inputs:
 
     C-contiguous, but those of packed sequences, which lie as (tokens, heads, depth); they begin at
     a line of the cache, for us and for peers. `mask` is bool or float, (Sq, Sk), or None;
-    `kv_lengths` is int64, (B,), or None; `sinks` is float32, (Hq,), or None, and so are
-    `slopes`. Stored int8 numbers of k and v stand for `scale` times themselves.
+    `kv_lengths` is int64, (B,), or None; `sinks` is float32, (Hq,), or None;
+    `slopes` are (Hq,), or None. Stored int8 numbers of k and v stand for `scale` times themselves.
     """
 
     q: np.ndarray
@@ -72,7 +73,7 @@ def make(problem, seed):
     if p.sinks:
         sinks = rng.standard_normal(p.Hq, dtype=np.float32)
     if p.alibi:
-        slopes = np.exp2(-8 * np.arange(1, p.Hq + 1, dtype=np.float32) / p.Hq)
+        slopes = alibi_slopes(p.Hq)
     scale = INT8_SCALE if p.kv_dtype == "int8" else None
     return Inputs(q, k, v, mask, lengths, sinks, slopes, scale)
 

@@ -37,7 +37,7 @@ class Problem:
         Keys at most so far before the query's position; -1 is unbounded. With `causal`.
     softcap : float
     alibi : bool
-        Slopes of the heads 2^(-8 n / Hq), n = 1 ... Hq (Press et al. 2022, arXiv:2108.12409).
+        With the slopes of `fastattn.layers.alibi_slopes`.
     sinks : bool
         A number for each head in the denominator.
     allowed : float
