@@ -71,12 +71,13 @@ def sliding_window_overlay(sliding_window):
         (masking_utils.and_masks(PATTERNS["causal"], lambda b, h, q, k: q > k), None),
         (masking_utils.and_masks(lambda b, h, q, k: q > k, PATTERNS["causal"]), None),
         (masking_utils.chunked_causal_mask_function(4, torch.zeros(2, dtype=int)), None),
+        (masking_utils.sliding_window_causal_mask_function(0), None),  # which is not unbounded
         (lambda batch, head, query, key: key <= query, None),
         (sliding_window_overlay(4), None),
         (print, None),
     ],
     ids=["causal", "bidirectional", "window", "two-sided", "and", "and causal", "or", "mine last",
-         "mine first", "chunked", "mine", "mine by name", "builtin"],
+         "mine first", "chunked", "no keys", "mine", "mine by name", "builtin"],
 )  # fmt: skip
 def test_pattern(function, pattern):
     assert pattern_of(function) == pattern

@@ -250,7 +250,7 @@ def pattern_of(function):
     match function.__qualname__.partition(".")[0], known:
         case "and_masks", {"mask_functions": parts}:
             return _all(pattern_of(part) for part in parts)
-        case "sliding_window_overlay", {"sliding_window": width}:
+        case "sliding_window_overlay", {"sliding_window": width} if width > 0:
             return Pattern(left=width - 1)
         case "sliding_window_bidirectional_overlay", {"sliding_window": width}:
             return Pattern(left=width, right=width)
