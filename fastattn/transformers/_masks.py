@@ -176,7 +176,7 @@ def _ranges(pattern, tokens, kv_length, offset, kv_offset):
     """The mask as options of `attention`: ranges of keys, or a table of one row where padding has
     holes. None where that is not enough."""
     options = {"causal": True} if pattern.right == 0 else {}
-    if pattern.left >= 0 or pattern.right > 0:
+    if pattern.left >= 0:
         options["window_size"] = pattern.left, pattern.right
     options["q_offset"] = offset
     if tokens is None:
