@@ -131,13 +131,13 @@ def test_prefill(name, tokens):
 def test_behind_a_cache(name, queries, offset, kv_offset, as_tensor):
     """Queries at `offset`, keys from `kv_offset`, as caches of sliding layers have them.
 
-    What is said of keys behind them does not count.
+    What is said of keys behind them does not count; those of which nothing is said are not seen.
     """
     keys = offset + queries - kv_offset
     seen = torch.ones(2, offset + queries + 2, dtype=torch.bool)
     seen[1, : kv_offset + 2] = False
     options = {"q_offset": torch.tensor(offset) if as_tensor else offset, "kv_offset": kv_offset}
-    for given in None, seen:
+    for given in None, seen, seen[:, :2]:
         mask = make(PATTERNS[name], queries, keys, attention_mask=given, **options)
         expected = table(PATTERNS[name], queries, keys, attention_mask=given, **options)
         same(mask, expected, queries, keys)

@@ -182,12 +182,12 @@ def _ranges(pattern, tokens, kv_length, offset, kv_offset):
     if tokens is None:
         return options
     visible = tokens[:, kv_offset : kv_offset + kv_length]
+    visible = torch.nn.functional.pad(visible, (0, kv_length - visible.shape[1]))
     begin, end, contiguous = _runs(visible)
-    missing = kv_length - visible.shape[1]
     if not contiguous and max(pattern.left, pattern.right) >= 0:
         return None
     if not contiguous:
-        return {"attn_mask": torch.nn.functional.pad(visible, (0, missing))[:, None, None, :]}
+        return {"attn_mask": visible[:, None, None, :]}
     if begin.any() or (end != kv_length).any():
         options |= {"kv_starts": begin.numpy(), "kv_lengths": end.numpy()}
     return options
