@@ -345,11 +345,11 @@ def test_mask_that_a_model_changed():
 
 
 @pytest.mark.parametrize("name", ["output_attentions", "position_bias"])
-def test_packed_sequences_have_neither_weights_nor_bias(name):
+def test_cu_seq_lens_go_with_neither_weights_nor_bias(name):
     query = torch.zeros(1, 4, 5, 8)
     options = {name: True if name == "output_attentions" else torch.zeros(1, 4, 5, 5)}
     cuts = torch.tensor([0, 2, 5])
-    with pytest.raises(NotImplementedError, match=rf"^{name}: expected nothing with packed"):
+    with pytest.raises(NotImplementedError, match=rf"^{name}: expected nothing with cu_seq"):
         fastattn.transformers.attend(
             None, query, query, query, None, cu_seq_lens_q=cuts, cu_seq_lens_k=cuts, **options
         )

@@ -287,6 +287,17 @@ def test_packed(name):
     same(make(function), table(function), 6, 6)
 
 
+@pytest.mark.parametrize("options", [{"output_attentions": True}, {"position_bias": None}], ids=str)
+def test_packed_with_weights_or_a_bias(options):
+    """There are none in packs: then a table counts."""
+    generator = torch.Generator().manual_seed(0)
+    query, bias = (torch.randn(2, 4, 6, size, generator=generator) for size in (8, 6))
+    options = {name: value or bias for name, value in options.items()}
+    function = packed(PATTERNS["window"])
+    calls = [ft.attend(None, *[query] * 3, m, **options) for m in (make(function), table(function))]
+    torch.testing.assert_close(*calls)
+
+
 @pytest.mark.parametrize("kind", ["padded", "behind a cache", "in parts"])
 def test_packed_in_ways_that_bounds_do_not_say(kind):
     ids = PACKED_IDS if kind != "in parts" else torch.tensor([[0, 0, 1, 1, 0, 0]] * 2)

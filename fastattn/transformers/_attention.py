@@ -46,36 +46,36 @@ def attend(
     out : Tensor, (B, L, Hq, Dv)
     weights : Tensor, (B, Hq, L, S), or None
         With ``output_attentions=True`` the whole table, made for looking at; it has no gradient.
-        Not for packed sequences.
 
     Raises
     ------
     NotImplementedError
         Dropout, continuous batching with its paged cache, ``output_attentions=True`` or
-        `position_bias` with packed sequences, or what sparse models and such with sinks for each
-        query pass: ``indices``, ``block_indices``, ``sinks``.
+        `position_bias` with `cu_seq_lens_q` and no mask, or what sparse models and such with sinks
+        for each query pass: ``indices``, ``block_indices``, ``sinks``.
     TypeError, ValueError
         As `fastattn.torch.attention`; or a mask of another dtype or shape.
     """
     _refuse(dropout, cache, kwargs)
     options = {"scale": scaling, "softcap": softcap or 0.0, "sinks": s_aux}
+    wanted = kwargs.get("output_attentions", False)
+    dense = wanted or position_bias is not None
     if attention_mask is None:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         options |= _without_mask(query, key, causal, sliding_window, cu_seq_lens_q, cu_seq_lens_k)
     elif isinstance(attention_mask, _masks.CompactMask):
-        options |= _masks.decode(attention_mask, query.shape[2], key.shape[2])
+        options |= _masks.decode(attention_mask, query.shape[2], key.shape[2], dense)
     else:
         options["attn_mask"] = _table(attention_mask)
     if position_bias is not None:
         options["attn_mask"] = _with_bias(position_bias, options.get("attn_mask"))
     query, key, value = (each.transpose(1, 2) for each in (query, key, value))
-    wanted = kwargs.get("output_attentions", False)
     if "cu_seqlens_q" not in options:
         weights = _weights(query, key, options) if wanted else None
         return ft.attention(query, key, value, layout="bshd", **options), weights
-    if wanted or position_bias is not None:
+    if dense:
         name = "output_attentions" if wanted else "position_bias"
-        raise NotImplementedError(f"{name}: expected nothing with packed sequences, got a value")
+        raise NotImplementedError(f"{name}: expected nothing with cu_seq_lens_q, got a value")
     return _attend_packed(query, key, value, options), None
 
 

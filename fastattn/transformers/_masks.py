@@ -216,12 +216,14 @@ def _packed(pattern):
     return {"cu_seqlens_q": bounds.numpy(), "window_size": (pattern.left, pattern.right)}
 
 
-def decode(mask, queries, keys):
+def decode(mask, queries, keys, dense=False):
     """A mask as options of `attention` or `attention_varlen`; the latter has ``cu_seqlens_q``.
 
-    Options that say what is so anyway for so many queries and keys are left out.
+    Options that say what is so anyway for so many queries and keys are left out. A `dense` call
+    has a bias or wants weights, which there are not for packed sequences: they get a table.
     """
-    if mask.touched or mask.shape[2:] != (queries, keys):
+    packed = "cu_seqlens_q" in mask.options
+    if mask.touched or mask.shape[2:] != (queries, keys) or (dense and packed):
         return {"attn_mask": mask.table()}
     options = dict(mask.options)
     if "kv_lengths" not in options and options.get("q_offset") == keys - queries:
