@@ -103,7 +103,7 @@ TOKENS = {
     "all": [[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]],
     "left": [[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]],
     "right": [[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1]],
-    "both": [[0, 1, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1]],
+    "both": [[0, 1, 1, 1, 0, 0], [0, 0, 0, 0, 1, 0]],
     "row": [[0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]],
     "holes": [[1, 0, 1, 1, 1, 1], [1, 1, 1, 0, 1, 1]],
     "short": [[1, 1, 1, 1], [0, 1, 1, 1]],  # of a static cache: the rest is not there yet
@@ -147,7 +147,9 @@ def test_behind_a_cache(name, queries, offset, kv_offset, as_tensor):
 def test_ranges_say_no_more_than_needed():
     """A call without padding needs no lengths, so that it takes the shortest way."""
     decode = _masks.decode
-    assert decode(make(PATTERNS["causal"]), 6, 6) == {"causal": True}
+    for seen in None, torch.ones(2, 6, dtype=torch.bool):
+        mask = make(PATTERNS["causal"], attention_mask=seen)
+        assert decode(mask, 6, 6) == {"causal": True}
     assert decode(make(PATTERNS["bidirectional"]), 6, 6) == {}
     assert decode(make(PATTERNS["causal"], 1, 6, q_offset=5), 1, 6) == {"causal": True}
     assert decode(make(PATTERNS["causal"], 2, 6), 2, 6) == {"causal": True, "q_offset": 0}
