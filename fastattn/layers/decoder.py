@@ -139,6 +139,8 @@ class DecoderLayer:
         def attend_to_memory(h):
             name = "keys_values" if isinstance(memory, tuple) else "context"
             keywords = {name: memory, "lengths": memory_lengths, "attn_mask": memory_mask}
+            if past is not None:
+                keywords["q_offset"] = past
             with _check.renamed(
                 context="memory", keys_values="memory", lengths="memory_lengths",
                 attn_mask="memory_mask",
@@ -146,6 +148,7 @@ class DecoderLayer:
                 return attend(self.cross_attention, h, **keywords)
 
         with restored_on_error([] if cache is None else [cache]):
+            past = None if cache is None else cache.lengths.copy()  # before x joins it
             x = residual("self_attention", x, attend_to_self, self.self_norm, self.norm_first)
             if self.cross_attention is None:
                 patterns.append(None)
@@ -215,12 +218,16 @@ class Decoder:
             )
         return caches
 
-    def keys_values(self, memory: npt.NDArray) -> list[KeysValues]:
+    def keys_values(
+        self, memory: npt.NDArray, *, lengths: npt.NDArray | None = None
+    ) -> list[KeysValues]:
         """Return K and V of the memory for each layer, to be formed once for all steps.
 
         Parameters
         ----------
         memory : ndarray, (..., keys, D_memory)
+        lengths : array of int, (batch,), optional
+            `memory_lengths` of the calls, which "dynamic" rotary goes by.
 
         Returns
         -------
@@ -228,7 +235,9 @@ class Decoder:
         """
         attentions = [layer.cross_attention for layer in self.layers]
         with _check.renamed(context="memory"):
-            return [each.keys_values(memory) for each in attentions if each is not None]
+            return [
+                each.keys_values(memory, lengths=lengths) for each in attentions if each is not None
+            ]
 
     def __call__(
         self,

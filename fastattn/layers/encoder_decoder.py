@@ -197,7 +197,7 @@ class EncoderDecoder:
     def _steps(self, ids, lengths, max_new_tokens):
         """Return the function of one step of `decode`: memory projected once, targets cached."""
         memory = self.encode(ids, source_lengths=lengths)
-        projected = self.decoder.keys_values(memory)
+        projected = self.decoder.keys_values(memory, lengths=lengths)
         caches = self.decoder.new_caches(len(ids), max(1, max_new_tokens), dtype=memory.dtype)
 
         def step(new_ids, new_lengths):

@@ -7,7 +7,7 @@
 X is (..., tokens, D_model), one token a row; head h is the h-th group of d_k columns of Q.
 """
 
-import itertools
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +18,9 @@ import numpy.typing as npt
 import fastattn
 from fastattn import _check_options as options
 from fastattn.layers import _check
+from fastattn.layers._attend import attend, attend_cached, attend_packed, check_call
 from fastattn.layers._repr import short_repr
-from fastattn.layers.cache import Cache, check_cache, restored_on_error
+from fastattn.layers.cache import Cache, restored_on_error
 from fastattn.layers.positions import token_positions
 from fastattn.layers.projections import project
 from fastattn.layers.rotary import Rotary, Rotation
@@ -126,7 +127,8 @@ class MultiHeadAttention:
         x : ndarray, (..., tokens, D_model)
             float32 or float64.
         turn : Rotation, optional
-            Of the queries, for attention with `rotary`: ``rotary.at(positions, d_k)``.
+            For attention with `rotary`: ``rotary.at(positions, d_k)``. Default: of the positions
+            0, 1, 2, ...
 
         Returns
         -------
@@ -139,11 +141,16 @@ class MultiHeadAttention:
             Of a wrong type or shape.
         """
         x = _check.tokens("x", x, self.w_q.shape[0])
+        turn = self._rotation(None, x) if turn is None else turn
         q = project(x, self.w_q, self.b_q, ("w_q", "b_q"))
         return self._heads(q, self.heads, self.q_norm, turn)
 
     def keys_values(
-        self, context: npt.NDArray, turn: Rotation | None = None
+        self,
+        context: npt.NDArray,
+        turn: Rotation | None = None,
+        *,
+        lengths: npt.NDArray | None = None,
     ) -> tuple[npt.NDArray, npt.NDArray]:
         """Return K and V of a context: what is the same for every query, formed once.
 
@@ -151,7 +158,9 @@ class MultiHeadAttention:
         ----------
         context : ndarray, (..., keys, D_context)
         turn : Rotation, optional
-            Of the keys, for attention with `rotary`: ``rotary.at(positions, d_k)``.
+            As in `queries`.
+        lengths : array of int, (batch,), optional
+            Keys that are real in each sequence, which "dynamic" turns go by; by default all.
 
         Returns
         -------
@@ -165,6 +174,7 @@ class MultiHeadAttention:
             Of a wrong type or shape.
         """
         context = _check.tokens("context", context, self.w_k.shape[0])
+        turn = self._rotation(None, context, lengths=lengths) if turn is None else turn
         k = project(context, self.w_k, self.b_k, ("w_k", "b_k"))
         v = project(context, self.w_v, self.b_v, ("w_v", "b_v"))
         k = self._heads(k, self.kv_head_count, self.k_norm, turn)
@@ -193,6 +203,7 @@ class MultiHeadAttention:
         cu_seqlens: npt.NDArray | None = None,
         positions: npt.NDArray | Rotation | None = None,
         lengths: npt.NDArray | None = None,
+        q_offset: int | npt.NDArray | None = None,
         attn_mask: npt.NDArray | None = None,
         need_weights: bool = False,
         attention: Callable[..., Any] | None = None,
@@ -223,6 +234,9 @@ class MultiHeadAttention:
         lengths : array of int, (batch,), optional
             Tokens that are real in each sequence of the context (of x in self-attention): what is
             behind them is never read. Rows of the result behind them mean nothing.
+        q_offset : int or array of int (batch,), optional
+            Of cross-attention: the position of the first token of x, for `rotary`, `window_size`
+            and `alibi_slopes`. Default: 0.
         attn_mask : ndarray, optional
             Rank 0 to 4, against (batch, heads, tokens, keys): bool (True = attend) or float, added.
             With a cache its keys are all that the cache has room for.
@@ -251,39 +265,41 @@ class MultiHeadAttention:
         """
         x = _check.tokens("x", x, self.w_q.shape[0])
         cross = context is not None or keys_values is not None
-        self._check_call(
-            x, need_weights, context=context, keys_values=keys_values, cache=cache,
-            cu_seqlens=cu_seqlens, attn_mask=attn_mask, lengths=lengths, attention=attention,
+        check_call(
+            self.causal, x, need_weights, context=context, keys_values=keys_values, cache=cache,
+            cu_seqlens=cu_seqlens, attn_mask=attn_mask, lengths=lengths, q_offset=q_offset,
+            attention=attention,
         )  # fmt: skip
-        context = self._checked_context(x, context, keys_values)
+        context = self._checked_context(x, context, keys_values, lengths)
         if cu_seqlens is not None:
             cu_seqlens = _check.packing("cu_seqlens", cu_seqlens, len(x))
-        past = None if cache is None else cache.lengths.copy()
-        own_lengths = None if cross else lengths
-        turn = self._rotation(positions, x, past, cu_seqlens, own_lengths)
-        if keys_values is None:
-            key_turn = turn if context is None else self._rotation(None, context)
-            keys_values = self.keys_values(x if context is None else context, key_turn)
+        past = self._past(x, cache, q_offset)
+        turn = self._rotation(positions, x, past, cu_seqlens, None if cross else lengths)
+        if context is not None:
+            keys_values = self.keys_values(context, lengths=lengths)
+        elif keys_values is None:
+            keys_values = self.keys_values(x, turn)
         q = self.queries(x, turn)
         k, v = keys_values
         call = self._options(attn_mask, num_threads)
         if cache is not None:
             call["q_offset"] = past
             with restored_on_error([cache]):
-                out, weights = _attend_cached(cache, q, k, v, lengths, need_weights, call)
+                out, weights = attend_cached(cache, q, k, v, lengths, need_weights, call)
                 y = self._output(out, x.dtype)
             return (y, weights) if need_weights else y
         if cu_seqlens is not None:
-            out, weights = _attend_packed(q, k, v, cu_seqlens, attention, call), None
+            out, weights = attend_packed(q, k, v, cu_seqlens, attention, call), None
         else:
             if lengths is not None or cross:
-                call["q_offset"] = 0  # token i of x is at position i, however short the context is
+                # Token i of x is at position i, however short the context is.
+                call["q_offset"] = 0 if q_offset is None else q_offset
             if lengths is not None and not cross:
                 lengths = options.per_batch("lengths", lengths, x.shape[:-2], 0, x.shape[-2])
             if lengths is not None:
                 call["kv_lengths"] = lengths
             with _check.renamed(kv_lengths="lengths"):
-                out = (attention or fastattn.attention)(q, k, v, **call)
+                out = attend(attention, q, k, v, call)
             weights = fastattn.attention_weights(q, k, **call) if need_weights else None
         y = self._output(out, x.dtype)
         return (y, weights) if need_weights else y
@@ -302,12 +318,25 @@ class MultiHeadAttention:
         }
         return {name: value for name, value in values.items() if value is not None}
 
+    @staticmethod
+    def _past(x, cache, q_offset):
+        """Return how many tokens are before those of x in each sequence; None where none are."""
+        if cache is not None:
+            return cache.lengths.copy()
+        if q_offset is None:
+            return None
+        most = options.LARGEST_OFFSET
+        return options.per_batch("q_offset", q_offset, x.shape[:-2], -most, most).reshape(
+            x.shape[:-2]
+        )
+
     def _rotation(self, positions, x, past=None, cu_seqlens=None, lengths=None):
         """Return the turns of x's tokens, or None for attention without `rotary`."""
         if self.rotary is None:
             if positions is not None:
                 raise ValueError("positions: expected None without rotary, got an argument")
             return None
+        depth = self.w_q.shape[1] // self.heads
         if isinstance(positions, Rotation):
             if positions.rotary != self.rotary:
                 raise ValueError("positions: expected a Rotation made by this layer's rotary")
@@ -317,8 +346,8 @@ class MultiHeadAttention:
             real = None
             if by_length and lengths is not None:  # neither padding nor another sequence counts
                 real = options.per_batch("lengths", lengths, x.shape[:-2], 0, x.shape[-2])
+                real = real.reshape(x.shape[:-2])
             positions = token_positions(x.shape[-2], past, cu_seqlens, real)
-        depth = self.w_q.shape[1] // self.heads
         return self.rotary.at(positions, depth, cu_seqlens=cu_seqlens if by_length else None)
 
     def _output(self, out, dtype):
@@ -331,37 +360,7 @@ class MultiHeadAttention:
             return beside
         return project(beside, self.w_o, self.b_o, ("w_o", "b_o"))
 
-    def _check_call(self, x, need_weights, **given):
-        """Raise on a combination of arguments that means nothing."""
-        options.flag("need_weights", need_weights)
-        _check.optional_functions(attention=given["attention"])
-        present = {name for name, value in given.items() if value is not None}
-        one = [
-            name for name in ("context", "keys_values", "cache", "cu_seqlens") if name in present
-        ]
-        if len(one) > 1:
-            raise ValueError(f"{one[1]}: expected None together with {one[0]}")
-        if self.causal and present & {"context", "keys_values"}:
-            raise ValueError(f"{one[0]}: expected None with causal attention")
-        if "cache" in present:
-            check_cache(given["cache"])
-            if x.ndim != 3:
-                raise ValueError(f"x: expected (batch, tokens, features) with cache, got {x.shape}")
-            layout = getattr(given["cache"], "layout", "bhsd")
-            if layout != "bhsd":
-                raise ValueError(f"cache: expected layout 'bhsd', got {layout!r}")
-            if "attention" in present:
-                raise ValueError("attention: expected None with cache, which attends by itself")
-        if "cu_seqlens" in present:
-            if x.ndim != 2:
-                raise ValueError(f"x: expected (tokens, features) with cu_seqlens, got {x.shape}")
-            if need_weights:
-                raise ValueError("need_weights: expected False with cu_seqlens, got True")
-            for name in ("attn_mask", "lengths"):
-                if name in present:
-                    raise ValueError(f"{name}: expected None with cu_seqlens")
-
-    def _checked_context(self, x, context, keys_values):
+    def _checked_context(self, x, context, keys_values, lengths):
         """Return the context as an array, or None; raise unless it goes with x."""
         if keys_values is not None:
             _check.pair("keys_values", keys_values)
@@ -370,30 +369,8 @@ class MultiHeadAttention:
             if context.dtype != x.dtype:
                 expected = f"dtype {x.dtype.name} like x"
                 raise TypeError(f"context: expected {expected}, got {context.dtype.name}")
+            if lengths is not None and self.rotary is not None and self.rotary.by_length:
+                # Turned by lengths that differ, even one context for all is another for each.
+                with contextlib.suppress(ValueError):  # which the attention says better
+                    context = np.broadcast_to(context, (*x.shape[:-2], *context.shape[-2:]))
         return context
-
-
-def _attend_cached(cache, q, k, v, lengths, need_weights, call):
-    """Append k, v to the cache and attend to all that is in it."""
-    cache.append(k, v, lengths=lengths)
-    weights = None
-    if need_weights:
-        longest = int(cache.lengths.max(initial=0))
-        scale = getattr(cache, "k_scale", None)  # of a cache whose keys are quantized
-        weights = fastattn.attention_weights(
-            q, cache.k, kv_lengths=cache.lengths, k_scale=scale, **call
-        )[..., :longest]
-    return cache.attend(q, **call), weights
-
-
-def _attend_packed(q, k, v, cu_seqlens, attention, call):
-    """Attend within each packed sequence; q, k, v are (heads, tokens, depth)."""
-    if attention is None:
-        q, k, v = (part.swapaxes(0, 1) for part in (q, k, v))
-        return fastattn.attention_varlen(q, k, v, cu_seqlens, **call).swapaxes(0, 1)
-    # Tokens before heads in memory, as q's: the heads then lie side by side for W_O.
-    out = np.empty((q.shape[1], q.shape[0], v.shape[2]), q.dtype).swapaxes(0, 1)
-    for begin, end in itertools.pairwise(cu_seqlens):
-        part = slice(begin, end)
-        out[:, part] = attention(q[:, part], k[:, part], v[:, part], **call)
-    return out

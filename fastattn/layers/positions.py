@@ -117,20 +117,20 @@ def token_positions(
     Parameters
     ----------
     tokens : int
-    past : array of int, (batch,), optional
+    past : array of int, (...), optional
         Tokens before them in each sequence.
     cu_seqlens : array of int, (sequences + 1,), optional
         Borders of packed sequences; each begins at 0.
-    lengths : array of int, (batch,), optional
+    lengths : array of int, (...), optional
         Tokens that are real in each sequence. Those behind are at 0: a place that every table has,
         and never the largest, which "dynamic" rotary looks at.
 
     Returns
     -------
-    ndarray of int64, (tokens,), or (batch, tokens) with `past` or `lengths`
+    ndarray of int64, (tokens,), or (..., tokens) with `past` or `lengths`
     """
     order = np.arange(tokens)
     if cu_seqlens is not None:
         return order - np.repeat(cu_seqlens[:-1], np.diff(cu_seqlens))
-    places = order if past is None else np.asarray(past)[:, None] + order
+    places = order if past is None else np.asarray(past)[..., None] + order
     return places if lengths is None else np.where(order < lengths[..., None], places, 0)
