@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 
 import fastattn
+from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as options
 from fastattn.layers import _check
 from fastattn.layers.cache import check_cache
@@ -47,8 +48,19 @@ def check_call(causal, x, need_weights, **given):
 
 
 def attend(attention, q, k, v, call):
-    """Return the heads by `fastattn.attention`, or by the caller's own."""
-    return (attention or fastattn.attention)(q, k, v, **call)
+    """Return the heads by `fastattn.attention`, or by the caller's own, which may be anything."""
+    if attention is None:
+        return fastattn.attention(q, k, v, **call)
+    name = "attention(q, k, v)"
+    out = options.array(name, attention(q, k, v, **call))
+    lead = np.broadcast_shapes(*(part.shape[:-3] for part in (q, k, v)))
+    shape = (*lead, *q.shape[-3:-1], v.shape[-1])
+    if out.shape != shape:
+        raise ValueError(f"{name}: expected shape {shape}, got {out.shape}")
+    if dtypes.supported(out.dtype) not in dtypes.FLOATS:
+        expected, found = dtypes.listed(dtypes.FLOATS), dtypes.dtype_name(out.dtype)
+        raise TypeError(f"{name}: expected dtype {expected}, got {found}")
+    return out
 
 
 def attend_cached(cache, q, k, v, lengths, need_weights, call):

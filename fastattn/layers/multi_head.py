@@ -340,6 +340,9 @@ class MultiHeadAttention:
         if isinstance(positions, Rotation):
             if positions.rotary != self.rotary:
                 raise ValueError("positions: expected a Rotation made by this layer's rotary")
+            if positions.depth != depth:
+                expected = f"a Rotation for heads of {depth} features"
+                raise ValueError(f"positions: expected {expected}, got one of {positions.depth}")
             return positions
         by_length = self.rotary.by_length
         if positions is None:

@@ -171,6 +171,11 @@ class Rotation:
         Features of the heads that it turns.
     cos, sin : ndarray, (..., tokens, rotary_dim / 2)
         float64.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Of a wrong type, or shapes that do not fit one another.
     """
 
     rotary: Rotary
@@ -179,6 +184,18 @@ class Rotation:
     sin: npt.NDArray
 
     __repr__ = short_repr
+
+    def __post_init__(self) -> None:
+        _check.instance("rotary", self.rotary, Rotary)
+        options.integer("depth", self.depth, 1)
+        dim = self.depth if self.rotary.rotary_dim is None else self.rotary.rotary_dim
+        if dim > self.depth:
+            raise ValueError(f"depth: expected at least the rotary_dim {dim}, got {self.depth}")
+        lead = np.shape(self.cos)[:-1] or (None,)
+        for name, value in ("cos", self.cos), ("sin", self.sin):
+            value = _check.parameter(name, value, (*lead, dim // 2))
+            if value.dtype != np.float64:
+                raise TypeError(f"{name}: expected dtype float64, got {value.dtype.name}")
 
     def apply(self, x: npt.NDArray) -> npt.NDArray:
         """Turn queries or keys.

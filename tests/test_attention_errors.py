@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: MIT
+"""What callers make themselves for attention layers, turns and functions, is looked at."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from fastattn import layers, reference
+
+X, W = np.ones((2, 5, 8), np.float32), np.ones((8, 8), np.float32)
+TURN = layers.Rotary().at(np.arange(5), 4)
+
+
+def attention(**options):
+    return layers.MultiHeadAttention(W, W, W, W, 2, **options)
+
+
+def returning(change):
+    return lambda *args, **options: change(reference.attention(*args, **options))
+
+
+def changed_turn(**changes):
+    return lambda: dataclasses.replace(TURN, **changes)
+
+
+CASES = {
+    "shape": (
+        lambda: attention()(X, attention=returning(lambda out: out[:, :1])), ValueError,
+        r"attention\(q, k, v\): expected shape \(2, 2, 5, 4\), got \(2, 1, 5, 4\)",
+    ),
+    "shape of packed": (
+        lambda: attention()(X[0], cu_seqlens=[0, 5], attention=returning(lambda out: out[:, :1])),
+        ValueError, r"attention\(q, k, v\): expected shape \(2, 5, 4\), got \(2, 1, 4\)",
+    ),
+    "dtype": (
+        lambda: attention()(X, attention=returning(lambda out: out.astype(complex))), TypeError,
+        r"attention\(q, k, v\): expected dtype float.*, got complex128",
+    ),
+    "pair": (
+        lambda: attention()(X, attention=returning(lambda out: (out, out))), TypeError,
+        r"attention\(q, k, v\): expected a numpy.ndarray, got tuple",
+    ),
+    "rotary": (changed_turn(rotary=None), TypeError, "rotary: expected a Rotary, got NoneType"),
+    "depth": (changed_turn(depth=0), ValueError, "depth: expected an integer not below 1, got 0"),
+    "depth below rotary_dim": (
+        changed_turn(rotary=layers.Rotary(rotary_dim=6)), ValueError,
+        "depth: expected at least the rotary_dim 6, got 4",
+    ),
+    "pairs": (changed_turn(depth=8), ValueError, r"cos: expected shape \(5, 4\), got \(5, 2\)"),
+    "axes": (
+        changed_turn(cos=np.ones(2)), ValueError, r"cos: expected shape \(any, 2\), got \(2,\)",
+    ),
+    "no array": (changed_turn(sin=[1.0]), TypeError, "sin: expected a numpy.ndarray, got list"),
+    "sin": (
+        changed_turn(sin=np.ones((1, 2))), ValueError,
+        r"sin: expected shape \(5, 2\), got \(1, 2\)",
+    ),
+    "dtype of cos": (
+        changed_turn(cos=TURN.cos.astype(np.float32)), TypeError,
+        "cos: expected dtype float64, got float32",
+    ),
+    "turns of another depth": (
+        lambda: attention(rotary=layers.Rotary())(X, positions=layers.Rotary().at(range(5), 8)),
+        ValueError, "positions: expected a Rotation for heads of 4 features, got one of 8",
+    ),
+    "offset of self-attention": (
+        lambda: attention()(X, q_offset=1), ValueError,
+        "q_offset: expected None without context or keys_values",
+    ),
+    "offset": (
+        lambda: attention()(X, X, q_offset=[1, 2, 3]), ValueError,
+        r"q_offset: expected an integer or shape \(2,\), got shape \(3,\)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_error(case):
+    call, error, message = CASES[case]
+    with pytest.raises(error, match=f"^{message}"):
+        call()
+
+
+def test_the_same_without_errors():
+    layer = attention(rotary=layers.Rotary())
+    found = layer(X, positions=changed_turn()(), attention=returning(lambda out: out))
+    np.testing.assert_allclose(found, layer(X), rtol=1e-5)
