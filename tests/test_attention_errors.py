@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""What callers make themselves for attention layers, turns and functions, is looked at."""
+"""What callers make themselves for attention layers, turns, functions and caches, is checked."""
 
 import dataclasses
 
 import numpy as np
 import pytest
 
+import fastattn
 from fastattn import layers, reference
 
 X, W = np.ones((2, 5, 8), np.float32), np.ones((8, 8), np.float32)
@@ -22,6 +23,17 @@ def returning(change):
 
 def changed_turn(**changes):
     return lambda: dataclasses.replace(TURN, **changes)
+
+
+def through_two_layers(caches):
+    layer = layers.DecoderLayer(attention(causal=True), np.zeros_like)
+    return layers.Decoder([layer, layer])(X, caches=caches)
+
+
+def cache(tokens=0):
+    made = fastattn.KVCache(2, 2, 4, capacity=8)
+    made.append(*np.ones((2, 2, 2, tokens, 4), np.float32))
+    return made
 
 
 CASES = {
@@ -72,6 +84,14 @@ CASES = {
         lambda: attention()(X, X, q_offset=[1, 2, 3]), ValueError,
         r"q_offset: expected an integer or shape \(2,\), got shape \(3,\)",
     ),
+    "one cache for two layers": (
+        lambda: through_two_layers([cache()] * 2), ValueError,
+        r"caches\[1\]: expected a cache of its own, got caches\[0\] again",
+    ),
+    "a cache behind the others": (
+        lambda: through_two_layers([cache(2), cache(1)]), ValueError,
+        r"caches\[1\]: expected lengths \[2 2\] like caches\[0\], got \[1 1\]",
+    ),
 }  # fmt: skip
 
 
@@ -86,3 +106,4 @@ def test_the_same_without_errors():
     layer = attention(rotary=layers.Rotary())
     found = layer(X, positions=changed_turn()(), attention=returning(lambda out: out))
     np.testing.assert_allclose(found, layer(X), rtol=1e-5)
+    assert through_two_layers([cache(1), cache(1)]).shape == X.shape

@@ -69,15 +69,27 @@ def check_cache(cache: Any, name: str = "cache") -> None:
 
 
 def check_caches(caches: Any, count: int) -> None:
-    """Refuse what is no sequence of a `Cache` for each of `count` layers, nor None."""
+    """Refuse what is no sequence of a `Cache` for each of `count` layers, nor None.
+
+    A cache of two layers, or one that is behind the others, would take tokens all the same: at
+    places where they do not belong.
+    """
     if caches is None:
         return
     if not isinstance(caches, Sequence):
         raise TypeError(f"caches: expected a sequence, got {options.described(caches)}")
     if len(caches) != count:
         raise ValueError(f"caches: expected {count}, one for each layer, got {len(caches)}")
+    seen: dict[int, int] = {}
     for index, cache in enumerate(caches):
-        check_cache(cache, f"caches[{index}]")
+        name = f"caches[{index}]"
+        check_cache(cache, name)
+        first = seen.setdefault(id(cache), index)
+        if first != index:
+            raise ValueError(f"{name}: expected a cache of its own, got caches[{first}] again")
+        if not np.array_equal(cache.lengths, caches[0].lengths):
+            expected = f"lengths {caches[0].lengths} like caches[0]"
+            raise ValueError(f"{name}: expected {expected}, got {cache.lengths}")
 
 
 @contextlib.contextmanager
