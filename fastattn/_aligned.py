@@ -26,3 +26,8 @@ def copy(array):
     result = zeros(array.shape, array.dtype)
     result[...] = array
     return result
+
+
+def at_line(array):
+    """Return the array itself if it begins at a line, else a copy."""
+    return copy(array) if array.ctypes.data % LINE else array

@@ -171,6 +171,31 @@ def test_copies_of_several_keep_what_they_share(how, rng):
     assert len(cache.ids) == len(caches[1].ids) + 1
 
 
+def loaded(cache):
+    file = io.BytesIO()
+    cache.save(file)
+    file.seek(0)
+    return type(cache).load(file)
+
+
+@pytest.mark.parametrize("how", [*COPIES, "load"])
+def test_copies_begin_at_a_line(how, rng):
+    """As new caches do; NumPy's arrays begin at one by chance, a quarter of them."""
+    for kind in KINDS:
+        found = (COPIES | {"load": loaded})[how](filled(rng, kind, dtype=np.int8))
+        for array in found.k, found.v, found.k_scale, found.v_scale:
+            assert array.ctypes.data % 64 == 0
+
+
+def test_directories_are_read_to_a_line(rng, tmp_path):
+    for n in range(4):
+        cache = filled(rng, "dense", tmp_path / str(n))
+        cache.flush()
+        found = fastattn.KVCache.load(tmp_path / str(n))
+        same(found, cache)
+        assert found.k.ctypes.data % 64 == found.v.ctypes.data % 64 == 0
+
+
 # ---- files that are there already ---------------------------------------------------------------
 
 

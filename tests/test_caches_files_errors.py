@@ -51,6 +51,28 @@ def test_damaged_arrays(mode, rng, tmp_path):
             fastattn.KVCache.load(tmp_path / opened, mode)
 
 
+@pytest.mark.parametrize("path", ["cache", "mapped/v.npy"])
+def test_damaged_values(path, rng, tmp_path):
+    """Another byte in a file with checksums, and the end of one without."""
+    filled(rng, "dense").save(tmp_path / "cache")
+    filled(rng, "dense", tmp_path / "mapped")
+    data = bytearray((tmp_path / path).read_bytes())
+    if path == "cache":
+        data[400] ^= 1
+    else:
+        del data[-40:]
+    (tmp_path / path).write_bytes(data)
+    with pytest.raises(ValueError, match=rf"^file: expected one that a cache .*{path}'"):
+        fastattn.KVCache.load(tmp_path / path.split("/")[0])
+
+
+def test_a_zip_file_of_other_things(tmp_path):
+    with zipfile.ZipFile(tmp_path / "words", "w") as archive:
+        archive.writestr("k.txt", "text")
+    with pytest.raises(ValueError, match=r"^arrays: expected the state of a KVCache, got some"):
+        fastattn.KVCache.load(tmp_path / "words")
+
+
 def test_wrong_modes(rng, tmp_path):
     cache = filled(rng, "dense")
     cache.save(tmp_path / "cache")

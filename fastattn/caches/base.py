@@ -17,6 +17,7 @@ from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as options
 from fastattn import _check_tensors as tensors
 from fastattn.caches import files
+from fastattn.caches.state import ARRAYS, check_held, check_present, storage_dtype
 from fastattn.quantize import quantized
 
 Array = np.ndarray[Any, Any]
@@ -27,7 +28,6 @@ DType = np.dtype[Any] | type | str
 FilePath = str | os.PathLike[str]
 
 MOST = options.LARGEST_OFFSET
-ARRAYS = ("k", "v", "k_scale", "v_scale")
 # What shows or describes the arrays, and is made of them again in a copy.
 VIEWS = ("k", "v", "k_scale", "v_scale", "layout", "_targets", "_directory")
 # What attend takes from the cache, so that a caller cannot give it.
@@ -97,7 +97,7 @@ class Cache(abc.ABC):
         if value_depth is not None:
             value_depth = options.integer("value_depth", value_depth, 1, MOST)
         lead = (rows, tokens, heads) if layout == "bshd" else (rows, heads, tokens)
-        stored = _storage_dtype(dtype)
+        stored = storage_dtype(dtype)
         shapes = {"k": ((*lead, depth), stored), "v": ((*lead, value_depth or depth), stored)}
         if dtype.name in dtypes.NARROW:
             shapes |= dict.fromkeys(("k_scale", "v_scale"), ((rows, heads, tokens), np.float32))
@@ -111,7 +111,7 @@ class Cache(abc.ABC):
         """Take arrays as the cache's own, without copying them."""
         self._arrays = {name: np.asanyarray(arrays[name]) for name in ARRAYS if name in arrays}
         for name in ("k", "v"):  # a state may have them of the type itself, which no file can hold
-            self._arrays[name] = self._arrays[name].view(_storage_dtype(dtype))
+            self._arrays[name] = self._arrays[name].view(storage_dtype(dtype))
         views = {name: np.asarray(array) for name, array in self._arrays.items()}
         self.k, self.v = views["k"].view(dtype), views["v"].view(dtype)
         self.k_scale, self.v_scale = views.get("k_scale"), views.get("v_scale")
@@ -245,7 +245,16 @@ class Cache(abc.ABC):
     def __setstate__(self, state):
         kept, dtype, layout = state
         vars(self).update(kept)
-        self._adopt(self._arrays, dtypes.named(dtype, tuple(dtypes.WIDTHS)), layout)
+        # pickle gives arrays that begin anywhere
+        arrays = {name: aligned.at_line(array) for name, array in self._arrays.items()}
+        self._adopt(arrays, dtypes.named(dtype, tuple(dtypes.WIDTHS)), layout)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        kept, *described = self.__getstate__()
+        arrays = {name: aligned.copy(array) for name, array in kept.pop("_arrays").items()}
+        made = type(self).__new__(type(self))
+        made.__setstate__((copy.deepcopy(kept, memo) | {"_arrays": arrays}, *described))
+        return made
 
     def __copy__(self) -> Self:
         """Return a cache of its own, as `copy.copy` of an array does.
@@ -284,13 +293,13 @@ class Cache(abc.ABC):
         kind = str(options.mapping("arrays", arrays).get("kind", "something else"))
         if kind != cls.__name__:
             raise ValueError(f"arrays: expected the state of a {cls.__name__}, got {kind}")
-        _check_present(arrays, ("dtype", "layout", *cls._BOOKKEEPING))
+        check_present(arrays, ("dtype", "layout", *cls._BOOKKEEPING))
         dtype = dtypes.named(str(arrays["dtype"]), tuple(dtypes.WIDTHS))
         layout = options.choice("layout", str(arrays["layout"]), options.LAYOUTS)
         names = ARRAYS if dtype.name in dtypes.NARROW else ARRAYS[:2]
-        _check_present(arrays, names)
+        check_present(arrays, names)
         held = {name: arrays[name] for name in names}
-        _check_held(held, dtype, layout == "bshd")
+        check_held(held, dtype, layout == "bshd")
         cache = cls.__new__(cls)
         cache._adopt(held, dtype, layout)
         cache._restore(arrays)
@@ -360,41 +369,3 @@ def check_sequences(q, counts, expected):
     shape = getattr(q, "shape", None)
     if isinstance(shape, tuple) and math.prod(shape[:-3]) not in counts:
         raise ValueError(f"q: expected {expected}, got shape {tuple(shape)}")
-
-
-def _storage_dtype(dtype):
-    """The dtype itself, or unsigned integers for one that NumPy does not know by itself."""
-    return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
-
-
-def _check_present(arrays, names):
-    """Refuse a state without one of these names."""
-    for name in names:
-        if name not in arrays:
-            raise ValueError(f"arrays: expected {name!r} among them, got {', '.join(arrays)}")
-
-
-def _check_held(arrays, dtype, bshd):
-    """Refuse arrays of keys, values and scales that do not go with the dtype or each other."""
-    arrays = {name: options.array(name, array) for name, array in arrays.items()}
-    for name, array in arrays.items():
-        accepted = (dtype, _storage_dtype(dtype)) if name in ("k", "v") else (dtypes.FLOAT32,)
-        if array.dtype not in accepted:
-            raise TypeError(
-                f"{name}: expected dtype {accepted[-1].name} for a cache of {dtype.name}, got "
-                f"{dtypes.dtype_name(array.dtype)}"
-            )
-    k, v = arrays["k"], arrays["v"]
-    for name, array in ("k", k), ("v", v):
-        if array.ndim != 4 or array.size == 0:
-            raise ValueError(
-                f"{name}: expected 4 axes, none of them empty, got shape {array.shape}"
-            )
-    if v.shape[:3] != k.shape[:3]:
-        expected = ", ".join(map(str, k.shape[:3]))
-        raise ValueError(f"v: expected shape ({expected}, Dv) like k, got shape {v.shape}")
-    expected = tensors.logical(k, bshd).shape[:3]
-    for name in ARRAYS[2:]:
-        if name in arrays and arrays[name].shape != expected:
-            found = arrays[name].shape
-            raise ValueError(f"{name}: expected shape {expected}, got shape {found}")

@@ -16,12 +16,15 @@ from pathlib import Path
 
 import numpy as np
 
+from fastattn import _aligned as aligned
 from fastattn import _check_options as options
 
 STATE = "state.npz"
 ALIGNMENT = 64
 # A zip file allows fields of any kind before the data; this one holds zeros, as in zipalign.
 PADDING_FIELD = 0xD935
+# What is read at a time: a zip file's stream makes a copy of all that it is asked for.
+PIECE = 1 << 20
 LOCAL_HEADER, ZIP64_FIELD, FIELD_HEADER = 30, 20, 4
 
 
@@ -99,7 +102,7 @@ def load(file, mmap_mode=None):
         arrays = load(Path(file, STATE))
         for path in sorted(Path(file).glob("*.npy")):
             with _undamaged(path):
-                arrays[path.stem] = np.load(path, mmap_mode=mmap_mode)
+                arrays[path.stem] = _array(path, mmap_mode)
         return arrays
     if mmap_mode == "r+":
         raise ValueError(
@@ -109,7 +112,41 @@ def load(file, mmap_mode=None):
     with _archive(file) as archive:
         arrays = {} if mmap_mode is None else _mapped(file, mmap_mode)
         with _undamaged(file):
-            return {name: arrays[name] if name in arrays else archive[name] for name in archive}
+            for member in archive.zip.namelist():
+                name = member.removesuffix(".npy")
+                if name not in arrays and name != member:
+                    with archive.zip.open(member) as stream:
+                        arrays[name] = _read(stream)
+            return arrays
+
+
+def _array(path, mmap_mode):
+    """Read or map a .npy file."""
+    if mmap_mode is not None:
+        return np.load(path, mmap_mode=mmap_mode)
+    with open(path, "rb") as stream:
+        return _read(stream)
+
+
+def _read(stream):
+    """Return the array of an open .npy file, in memory that begins at a line of the cache."""
+    shape, fortran, dtype = _header(stream)
+    if dtype.hasobject:
+        raise ValueError("a pickle")
+    array = aligned.zeros(shape[::-1] if fortran else shape, dtype)
+    rest = memoryview(array.reshape(-1).view(np.uint8))
+    while rest:
+        size = stream.readinto(rest[:PIECE])
+        if not size:
+            raise EOFError("an array that is cut off")
+        rest = rest[size:]
+    return array.T if fortran else array
+
+
+def _header(stream):
+    """Return shape, whether in Fortran's order, and dtype of an open .npy file."""
+    version = np.lib.format.read_magic(stream)
+    return getattr(np.lib.format, f"read_array_header_{version[0]}_0")(stream)
 
 
 def _archive(file):
@@ -142,9 +179,7 @@ def _mapped(path, mode):
             name_size, extra_size = struct.unpack("<26xHH", file.read(LOCAL_HEADER))
             file.seek(name_size + extra_size, os.SEEK_CUR)
             with _undamaged(path):
-                version = np.lib.format.read_magic(file)
-                read_header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
-                shape, fortran, dtype = read_header(file)
+                shape, fortran, dtype = _header(file)
             if 0 in shape or shape == ():
                 continue
             if file.tell() % dtype.alignment:
