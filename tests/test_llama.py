@@ -300,7 +300,7 @@ def test_texts(tmp_path):
         ({"num_hidden_layers": 1}, "model.layers.1.*: expected no such tensor"),
         ({"attention_bias": True}, "q_proj.bias: expected a tensor"),
         ({"vocab_size": 61}, r"embed_tokens.weight: expected shape \(61, 24\), got \(60, 24\)"),
-        ({"num_key_value_heads": 3}, r"k_proj.weight: expected shape \(18, 24\), got \(12, 24\)"),
+        ({"num_key_value_heads": 1}, r"k_proj.weight: expected shape \(6, 24\), got \(12, 24\)"),
         ({"hidden_size": None}, "config.json: expected hidden_size, there is none"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor: expected 1, got 0.5"),
         ({"num_hidden_layers": "2"}, "json: num_hidden_layers: expected an integer, got str"),
@@ -315,10 +315,10 @@ def test_texts(tmp_path):
         ({"rope_parameters": {"rope_type": ["a"]}}, "json: rope_type: expected a string, got list"),
         (
             {"rope_parameters": {"rope_type": "linear", "factor": "3"}},
-            r"scaling\['factor'\]: expected a number, got str",
+            r"json: rope_parameters\['factor'\]: expected a number, got str",
         ),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type: expected one of .* longrope"),
-        ({"rope_parameters": {"rope_type": "linear"}}, "scaling: expected the key 'factor' with"),
+        ({"rope_parameters": {"rope_type": "linear"}}, "json: rope_parameters: expected the key"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -82,7 +82,13 @@ class Checkpoint:
         dtype = "as stored" if self.dtype is None else self.dtype.name
         return f"<Checkpoint {self.directory}, {len(self._tensors)} tensors, {dtype}>"
 
-    def value(self, *names: str, kind: type | None = None, default: Any = REQUIRED) -> Any:
+    def value(
+        self,
+        *names: str,
+        kind: type | None = None,
+        least: float = -math.inf,
+        default: Any = REQUIRED,
+    ) -> Any:
         """Return the value of the first of these names that config.json has, not null.
 
         Parameters
@@ -90,6 +96,8 @@ class Checkpoint:
         *names : str
         kind : {bool, int, float, str, list, dict}, optional
             What the value must be. Default: anything.
+        least : float
+            A number must not be below it.
         default : optional
             If it has none of them; without a default that is an error.
 
@@ -100,9 +108,10 @@ class Checkpoint:
         Raises
         ------
         ValueError
-            It has none of them, or a value of another kind.
+            It has none of them, or a value of another kind or out of range.
         """
-        return setting("config.json", self.config, *names, kind=kind, default=default)
+        where = "config.json"
+        return setting(where, self.config, *names, kind=kind, least=least, default=default)
 
     def supported(self, name: str, known: Sequence[Any], default: Any = REQUIRED) -> Any:
         """Return the value of a name in config.json, if it is one that is known.
@@ -258,10 +267,7 @@ def _tensor(path, name, entry, content):
 def _integers(where, entry, name):
     """Return a list of integers that are not negative."""
     values = setting(where, entry, name, kind=list)
-    return [
-        options.integer(f"{where}: {name}", of_kind(f"{where}: {name}", each, int), 0)
-        for each in values
-    ]
+    return [of_kind(f"{where}: {name}", each, int, 0) for each in values]
 
 
 def _stored_dtype(name):
@@ -292,9 +298,9 @@ def load_tokenizer(directory: Path) -> Any:
     return tokenizer
 
 
-def heads_of(checkpoint: Checkpoint, width: int, name: str = "num_attention_heads") -> int:
-    """Return the number of heads, which must divide `width`."""
-    heads = options.integer(f"config.json: {name}", checkpoint.value(name, kind=int), 1)
-    if width % heads:
-        raise ValueError(f"config.json: {name}: expected a divisor of {width}, got {heads}")
-    return heads
+def divisor(checkpoint: Checkpoint, name: str, whole: int, default: Any = REQUIRED) -> int:
+    """Return a value of config.json that must divide `whole`: into so many heads, say."""
+    found = checkpoint.value(name, kind=int, least=1, default=default)
+    if whole % found:
+        raise ValueError(f"config.json: {name}: expected a divisor of {whole}, got {found}")
+    return found

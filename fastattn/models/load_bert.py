@@ -12,7 +12,7 @@ from fastattn.layers.feed_forward import FeedForward
 from fastattn.layers.multi_head import MultiHeadAttention
 from fastattn.layers.norms import LayerNorm
 from fastattn.models.bert import POOLINGS, Bert
-from fastattn.models.checkpoint import Checkpoint, heads_of, load_tokenizer
+from fastattn.models.checkpoint import Checkpoint, divisor, load_tokenizer
 from fastattn.models.settings import of_kind, read_json, setting
 
 ACTIVATIONS = {
@@ -107,23 +107,26 @@ def load_bert(directory: str | Path, *, dtype: npt.DTypeLike | None = None) -> B
     if checkpoint.value("is_decoder", kind=bool, default=False):
         raise ValueError("config.json: is_decoder: expected an encoder, got true")
     names = FAMILIES[family]
-    width = checkpoint.value("hidden_size", "dim", kind=int)
+    width = checkpoint.value("hidden_size", "dim", kind=int, least=1)
     wrapped = f"{names.prefix}embeddings.word_embeddings.weight" in checkpoint
     prefix = names.prefix if wrapped else ""
     layers = [
         _layer(checkpoint, names, f"{prefix}{names.layer.format(index)}", width)
-        for index in range(checkpoint.value("num_hidden_layers", "n_layers", kind=int))
+        for index in range(checkpoint.value("num_hidden_layers", "n_layers", kind=int, least=1))
     ]
-    positions = checkpoint.value("max_position_embeddings", kind=int)
+    positions = checkpoint.value("max_position_embeddings", kind=int, least=1)
     # RoBERTa counts positions from behind the padding id.
     first = 0
     if names.prefix == "roberta.":
-        first = checkpoint.value("pad_token_id", kind=int, default=1) + 1
+        first = checkpoint.value("pad_token_id", kind=int, least=0, default=1) + 1
+        if first >= positions:
+            expected = f"a number below {positions - 1}, the last position"
+            raise ValueError(f"config.json: pad_token_id: expected {expected}, got {first - 1}")
     table, types = f"{prefix}embeddings.", None
     if family != "distilbert":
-        count = checkpoint.value("type_vocab_size", kind=int)
+        count = checkpoint.value("type_vocab_size", kind=int, least=1)
         types = checkpoint.tensor(table + "token_type_embeddings.weight", count, width)
-    vocabulary = checkpoint.value("vocab_size", kind=int)
+    vocabulary = checkpoint.value("vocab_size", kind=int, least=1)
     embedding = Embedding(
         checkpoint.tensor(table + "word_embeddings.weight", vocabulary, width),
         checkpoint.tensor(table + "position_embeddings.weight", positions, width),
@@ -144,7 +147,7 @@ def _layer(checkpoint, names, prefix, width):
             checkpoint.tensor(f"{prefix}{name}.bias", outputs),
         )
 
-    hidden = checkpoint.value("intermediate_size", "hidden_dim", kind=int)
+    hidden = checkpoint.value("intermediate_size", "hidden_dim", kind=int, least=1)
     activation = checkpoint.supported(
         "activation" if "activation" in checkpoint.config else "hidden_act", tuple(ACTIVATIONS)
     )
@@ -156,7 +159,7 @@ def _layer(checkpoint, names, prefix, width):
     w_out, b_out = pair(names.narrow, width, hidden)
     return EncoderLayer(
         MultiHeadAttention(
-            w_q, w_k, w_v, w_o, heads_of(checkpoint, width, heads),
+            w_q, w_k, w_v, w_o, divisor(checkpoint, heads, width),
             b_q=b_q, b_k=b_k, b_v=b_v, b_o=b_o,
         ),
         FeedForward(w_in, w_out, b_in, b_out, activation=ACTIVATIONS[activation]),
@@ -169,7 +172,7 @@ def _norm(checkpoint, name, width):
     return LayerNorm(
         checkpoint.tensor(name + ".weight", width),
         checkpoint.tensor(name + ".bias", width),
-        checkpoint.value("layer_norm_eps", kind=float, default=1e-12),
+        checkpoint.value("layer_norm_eps", kind=float, least=0, default=1e-12),
     )
 
 
@@ -179,7 +182,7 @@ def _text_options(directory, longest):
     path = directory / "sentence_bert_config.json"
     if path.exists():
         limits = read_json(path)
-        most = setting(path, limits, "max_seq_length", kind=int, default=longest)
+        most = setting(path, limits, "max_seq_length", kind=int, least=0, default=longest)
         found["max_tokens"] = min(longest, most or longest)
         found["lowercase"] = setting(path, limits, "do_lower_case", kind=bool, default=False)
     path = directory / "modules.json"

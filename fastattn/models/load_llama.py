@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy.typing as npt
 
 from fastattn import _check_options as options
+from fastattn.layers import _check
 from fastattn.layers.decoder import Decoder, DecoderLayer
 from fastattn.layers.embedding import Embedding
 from fastattn.layers.feed_forward import FeedForward
@@ -13,11 +14,13 @@ from fastattn.layers.multi_head import MultiHeadAttention
 from fastattn.layers.norms import RMSNorm
 from fastattn.layers.rotary import Rotary
 from fastattn.layers.rotary_scaling import KEYS, ORIGINAL
-from fastattn.models.checkpoint import Checkpoint, load_tokenizer
+from fastattn.models.checkpoint import Checkpoint, divisor, load_tokenizer
 from fastattn.models.llama import Llama
 from fastattn.models.settings import of_a_file, of_kind, read_json, setting
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+# Whether layers of these types have the sliding window.
+LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
 
 
 def load_llama(directory: str | Path, *, dtype: npt.DTypeLike | None = None) -> Llama:
@@ -61,7 +64,7 @@ def load_llama(directory: str | Path, *, dtype: npt.DTypeLike | None = None) -> 
     checkpoint = Checkpoint(directory, dtype)
     family = checkpoint.supported("model_type", FAMILIES)
     width, count, vocabulary = (
-        checkpoint.value(name, kind=int)
+        checkpoint.value(name, kind=int, least=1)
         for name in ("hidden_size", "num_hidden_layers", "vocab_size")
     )
     rotary = _rotary(checkpoint)
@@ -80,7 +83,7 @@ def load_llama(directory: str | Path, *, dtype: npt.DTypeLike | None = None) -> 
 
 def _layer(checkpoint, family, index, rotary):
     width, hidden = (
-        checkpoint.value(name, kind=int) for name in ("hidden_size", "intermediate_size")
+        checkpoint.value(name, kind=int, least=1) for name in ("hidden_size", "intermediate_size")
     )
     checkpoint.supported("hidden_act", ("silu", "swish"), "silu")
     prefix = f"model.layers.{index}."
@@ -104,10 +107,9 @@ def _layer(checkpoint, family, index, rotary):
 
 def _attention(checkpoint, family, index, rotary, pair):
     width = checkpoint.value("hidden_size", kind=int)
-    name = "num_attention_heads"
-    heads = options.integer(f"config.json: {name}", checkpoint.value(name, kind=int), 1)
-    kv_heads = checkpoint.value("num_key_value_heads", kind=int, default=heads)
-    depth = checkpoint.value("head_dim", kind=int, default=width // heads)
+    heads = checkpoint.value("num_attention_heads", kind=int, least=1)
+    kv_heads = divisor(checkpoint, "num_key_value_heads", heads, default=heads)
+    depth = checkpoint.value("head_dim", kind=int, least=1, default=width // heads)
     bias = checkpoint.value("attention_bias", kind=bool, default=False)
     in_bias, out_bias = (True, False) if family == "qwen2" else (bias, bias)
     w_q, b_q = pair("self_attn.q_proj", heads * depth, width, in_bias)
@@ -127,15 +129,17 @@ def _attention(checkpoint, family, index, rotary, pair):
 def _norm(checkpoint, name, width):
     return RMSNorm(
         checkpoint.tensor(name + ".weight", width),
-        checkpoint.value("rms_norm_eps", kind=float, default=1e-6),
+        checkpoint.value("rms_norm_eps", kind=float, least=0, default=1e-6),
     )
 
 
 def _window(checkpoint, family, index):
     """Return the sliding window of a layer: a token sees itself and the size - 1 before it."""
-    size = checkpoint.value("sliding_window", kind=int, default=None)
     used = family == "mistral" or checkpoint.value("use_sliding_window", kind=bool, default=False)
-    if family == "llama" or size is None or not used:
+    if family == "llama" or not used:
+        return None
+    size = checkpoint.value("sliding_window", kind=int, least=1, default=None)
+    if size is None:
         return None
     kinds = checkpoint.value("layer_types", kind=list, default=None)
     if kinds is not None:
@@ -143,15 +147,21 @@ def _window(checkpoint, family, index):
         if len(kinds) < count:
             expected = f"{count}, one for each layer"
             raise ValueError(f"config.json: layer_types: expected {expected}, got {len(kinds)}")
-        slides = kinds[index] == "sliding_attention"
+        with of_a_file():
+            kind = options.choice("config.json: layer_types", kinds[index], tuple(LAYER_TYPES))
+        slides = LAYER_TYPES[kind]
     else:
-        slides = family == "mistral" or index >= checkpoint.value("max_window_layers", kind=int)
+        first = 0
+        if family != "mistral":
+            first = checkpoint.value("max_window_layers", kind=int, least=0)
+        slides = index >= first
     return (size - 1, 0) if slides else None
 
 
 def _rotary(checkpoint):
     """Return the rotary settings, which older and newer files keep in different places."""
-    found = dict(checkpoint.value("rope_parameters", "rope_scaling", kind=dict, default={}))
+    names = ("rope_parameters", "rope_scaling")
+    found = dict(checkpoint.value(*names, kind=dict, default={}))
     base = found.pop("rope_theta", None) or checkpoint.value("rope_theta", default=10000.0)
     share = found.pop("partial_rotary_factor", None)
     share = share or checkpoint.value("partial_rotary_factor", default=1.0)
@@ -167,7 +177,9 @@ def _rotary(checkpoint):
     elif ORIGINAL in KEYS[kind][0]:
         found.setdefault(ORIGINAL, checkpoint.value(ORIGINAL, "max_position_embeddings"))
     base = of_kind("config.json: rope_theta", base, float)
-    with of_a_file():
+    scaling = next((name for name in names if checkpoint.config.get(name) is not None), names[0])
+    in_file = {"base": "config.json: rope_theta", "scaling": f"config.json: {scaling}"}
+    with of_a_file(), _check.renamed(**in_file):
         return Rotary(base, {"rope_type": kind, **found})
 
 

@@ -24,13 +24,16 @@ def of_a_file() -> Iterator[None]:
         raise ValueError(str(error)) from None
 
 
-def of_kind(name: str, value: Any, kind: type) -> Any:
-    """Return a value of a file, which must be a dict, list, str, bool, int or float (finite)."""
+def of_kind(name: str, value: Any, kind: type, least: float = -math.inf) -> Any:
+    """Return a value of a file, which must be a dict, list, str, bool, int or float (finite).
+
+    A number must not be below `least`.
+    """
     with of_a_file():
         if kind is int:
-            return options.integer(name, value, -math.inf)
+            return options.integer(name, value, least)
         if kind is float:
-            return options.number(name, value)
+            return options.number(name, value, least)
         if kind is bool:
             return options.flag(name, value)
         if not isinstance(value, kind):
@@ -57,6 +60,7 @@ def setting(
     values: Mapping[str, Any],
     *names: str,
     kind: type | None = None,
+    least: float = -math.inf,
     default: Any = REQUIRED,
 ) -> Any:
     """Return the value of the first of these names that a JSON object has, not null.
@@ -68,7 +72,7 @@ def setting(
     values : mapping
         The object.
     *names : str
-    kind : type, optional
+    kind, least : optional
         As in `of_kind`.
     default : optional
         If it has none of the names; without a default that is an error.
@@ -76,12 +80,12 @@ def setting(
     Raises
     ------
     ValueError
-        It has none of them, or a value of another kind.
+        It has none of them, or a value of another kind or out of range.
     """
     for name in names:
         value = values.get(name)
         if value is not None:
-            return value if kind is None else of_kind(f"{where}: {name}", value, kind)
+            return value if kind is None else of_kind(f"{where}: {name}", value, kind, least)
     if default is REQUIRED:
         raise ValueError(f"{where}: expected {' or '.join(names)}, there is none")
     return default
