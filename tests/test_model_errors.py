@@ -84,3 +84,18 @@ def test_the_same_without_errors():
     assert bert().patterns("a b")[1].shape == (1, 2, 2, 2)
     assert llama().complete("a", max_new_tokens=2) == "w w"
     assert llama()([[1, 2]], last_only=np.True_).shape == (1, 8)
+
+
+def test_a_prompt_is_neither_padded_nor_cut():
+    """Whatever its tokenizer was set up for, which stays as it is with the caller."""
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {f"w{n}": n for n in range(8)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    plain = llama(tokenizer=tokenizer)
+    tokenizer.enable_padding(length=3)
+    tokenizer.enable_truncation(3)
+    for model in plain, llama(tokenizer=tokenizer):
+        assert model.tokenizer.encode("w1 w2").ids == [1, 2]
+        assert model.tokenizer.encode("w1 w2 w3 w4").ids == [1, 2, 3, 4]
+    assert tokenizer.encode("w1 w2").ids == [1, 2, 0]

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """BERT-family encoders: token ids in, a vector for each token or for each text out."""
 
-import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from fastattn.layers.encoder import Encoder
 from fastattn.layers.norms import LayerNorm
 from fastattn.layers.positions import token_positions
 from fastattn.layers.projections import widened
+from fastattn.models.texts import own_tokenizer
 
 POOLINGS = ("mean", "cls", "max")
 
@@ -98,22 +98,9 @@ class Bert:
         else:
             options.integer("max_tokens", self.max_tokens, 1, longest or math.inf)
         if self.tokenizer is not None:
-            object.__setattr__(self, "tokenizer", self._own_tokenizer())
-
-    def _own_tokenizer(self):
-        """Return a copy of the tokenizer that cuts texts and pads none."""
-        cuts = self.max_tokens is not None
-        needed = ("encode_batch", "enable_truncation") if cuts else ("encode_batch",)
-        _check.methods("tokenizer", self.tokenizer, *needed)
-        try:
-            own = copy.deepcopy(self.tokenizer)
-        except Exception:  # what the package tokenizers raises is no kind of its own
-            own = self.tokenizer
-        if cuts:
-            own.enable_truncation(self.max_tokens)
-        if hasattr(own, "no_padding"):  # ids do not tell padding from words
-            own.no_padding()
-        return own
+            cuts = () if self.max_tokens is None else ("enable_truncation",)
+            _check.methods("tokenizer", self.tokenizer, "encode_batch", *cuts)
+            object.__setattr__(self, "tokenizer", own_tokenizer(self.tokenizer, self.max_tokens))
 
     def embed(
         self,

@@ -291,11 +291,9 @@ def load_tokenizer(directory: Path) -> Any:
     with needed("tokenizer.json"):
         import tokenizers
     try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # what the package raises is no kind of its own
         raise ValueError(f"{path}: expected a tokenizer, {error}") from None
-    tokenizer.no_padding()
-    return tokenizer
 
 
 def divisor(checkpoint: Checkpoint, name: str, whole: int, default: Any = REQUIRED) -> int:

@@ -19,6 +19,7 @@ from fastattn.layers.decoding import chooser, collected, decode
 from fastattn.layers.embedding import Embedding
 from fastattn.layers.positions import token_positions
 from fastattn.layers.projections import project
+from fastattn.models.texts import own_tokenizer
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,9 @@ class Llama:
     stop_ids : collection of int
         Tokens that end a sequence, unless a call says otherwise.
     tokenizer : tokenizers.Tokenizer, optional
+        Or anything with its methods ``encode(text)``, which returns an object with `ids`, and
+        ``decode(ids)``. A copy is kept that neither pads nor cuts; the object itself only if it
+        cannot be copied (parts of it are written in Python).
 
     Raises
     ------
@@ -60,6 +64,7 @@ class Llama:
         _check.stop_ids(self.stop_ids)
         if self.tokenizer is not None:
             _check.methods("tokenizer", self.tokenizer, "encode", "decode")
+            object.__setattr__(self, "tokenizer", own_tokenizer(self.tokenizer, None))
 
     def new_caches(self, batch: int, capacity: int, *, dtype: DType | None = None) -> list[Cache]:
         """Return an empty `fastattn.KVCache` for each layer.
