@@ -192,3 +192,23 @@ def test_every_tensor_on_meta():
     q = torch.empty(2, 4, 6, 8, device="meta", requires_grad=True)
     out = ft.attention(q, q, q, kv_lengths=[6, 4], q_offset=1)
     assert out.device.type == "meta" and out.shape == q.shape
+
+
+def test_nested_tensors_are_refused(randn):
+    """Jagged ones go to the operator, of which torch knows no nested kernel; their parts do."""
+    rows = [randn(4, size, 8) for size in (3, 5)]
+    jagged = torch.nested.nested_tensor(rows, layout=torch.jagged)
+    advice = r"expected a dense tensor, got a nested one \(attention_varlen takes its values"
+    for call, name in (
+        (lambda: ft.attention(jagged, jagged, jagged), "q"),
+        (lambda: ft.attention(randn(2, 4, 5, 8), jagged, jagged), "k"),
+        (lambda: ft.scaled_dot_product_attention(jagged, jagged, jagged), "query"),
+    ):
+        with pytest.raises(TypeError, match=f"^{name}: {advice}"):
+            call()
+    packed = [row.transpose(0, 1) for row in rows]
+    jagged = torch.nested.nested_tensor(packed, layout=torch.jagged)
+    values = jagged.values()
+    out = ft.attention_varlen(values, values, values, jagged.offsets())
+    expected = [ft.attention(row, row, row, layout="bshd") for row in packed]
+    torch.testing.assert_close(out, torch.cat(expected))

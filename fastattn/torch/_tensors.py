@@ -162,7 +162,14 @@ def operand(name, value):
     TypeError, ValueError
         It is no array, and nothing that may stand for one.
     """
-    if isinstance(value, Tensor) or (value is None and name not in _TENSORS):
+    if isinstance(value, Tensor):
+        if value.is_nested:  # torch would say that it has no such operator
+            raise TypeError(
+                f"{name}: expected a dense tensor, got a nested one (attention_varlen takes its "
+                "values() and offsets())"
+            )
+        return value
+    if value is None and name not in _TENSORS:
         return value
     if name in _ONLY_ARRAYS:
         return _on_cpu(name, _other_array(name, value))
