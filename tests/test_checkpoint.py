@@ -215,6 +215,24 @@ def test_values_of_another_kind(tmp_path, found, kind, message):
         checkpoint.value("b", "a", kind=kind)
 
 
+@pytest.mark.parametrize(
+    "call, name",
+    [
+        (lambda checkpoint: checkpoint.value("a", None), "names"),
+        (lambda checkpoint: checkpoint.supported(None, (1,)), "names"),
+        (lambda checkpoint: checkpoint.tensor(None, 2), "name"),
+        (lambda checkpoint: checkpoint.weight(None, 2, 2), "name"),
+        (lambda checkpoint: checkpoint.expect_used(None), "prefix"),
+        (lambda checkpoint: checkpoint.expect_used("a", None), "ignored"),
+    ],
+)
+def test_names_are_words(tmp_path, call, name):
+    """Said before anything is looked up: here there is nothing that is unused."""
+    write(tmp_path, {}, {"a": 1})
+    with pytest.raises(TypeError, match=f"^{name}: expected a str, got NoneType"):
+        call(Checkpoint(tmp_path))
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{}"])
 def test_damaged_tokenizer(tmp_path, content):
     pytest.importorskip("tokenizers")

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from fastattn import _check_dtypes as dtypes
 from fastattn import _check_options as options
 from fastattn._extras import needed
+from fastattn.layers import _check
 from fastattn.layers.projections import widened
 from fastattn.models.settings import REQUIRED, of_kind, parsed, read_json, setting
 
@@ -107,10 +108,14 @@ class Checkpoint:
 
         Raises
         ------
+        TypeError
+            A name that is no str.
         ValueError
             It has none of them, or a value of another kind or out of range.
         """
         where = "config.json"
+        for name in names:
+            _check.text("names", name)
         return setting(where, self.config, *names, kind=kind, least=least, default=default)
 
     def supported(self, name: str, known: Sequence[Any], default: Any = REQUIRED) -> Any:
@@ -158,10 +163,12 @@ class Checkpoint:
 
         Raises
         ------
+        TypeError
+            `name` is no str.
         ValueError
             It is missing, or of another shape.
         """
-        if name not in self._tensors:
+        if _check.text("name", name) not in self._tensors:
             raise ValueError(
                 f"{name}: expected a tensor of shape {shape} in {self.directory}, there is none"
             )
@@ -187,10 +194,10 @@ class Checkpoint:
 
         Raises
         ------
-        ValueError
+        TypeError, ValueError
             As of `tensor`.
         """
-        return self.tensor(name + ".weight", outputs, inputs).T
+        return self.tensor(_check.text("name", name) + ".weight", outputs, inputs).T
 
     def expect_used(self, prefix: str, *ignored: str) -> None:
         """Raise if a tensor whose name starts with `prefix` was never asked for.
@@ -205,9 +212,14 @@ class Checkpoint:
 
         Raises
         ------
+        TypeError
+            A prefix or an end that is no str.
         ValueError
             There is such a tensor: which.
         """
+        _check.text("prefix", prefix)
+        for end in ignored:
+            _check.text("ignored", end)
         for name in sorted(self._unused):
             if name.startswith(prefix) and not name.endswith(ignored):
                 raise ValueError(f"{name}: expected no such tensor in a model of this kind")
