@@ -2,8 +2,8 @@
 """``demo``, with the real model and without it."""
 
 import importlib.metadata
-import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -127,13 +127,11 @@ def test_heatmap_on_a_full_disk(untimed, monkeypatch, capsys, tmp_path):
 
 
 def test_heatmap_without_matplotlib(monkeypatch, capsys):
-    found = importlib.util.find_spec
     monkeypatch.setattr(demo, "missing", lambda: ["the model"])
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else found(name)
-    )
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert cli.main(["demo", "--repeats", "1", "--heatmap", "out.png"]) == 2
-    assert "--heatmap needs matplotlib: pip install" in capsys.readouterr().err
+    message = "--heatmap needs matplotlib: pip install 'fastattn[plot]'"
+    assert message in capsys.readouterr().err
 
 
 def test_random_model_is_the_same_each_time():

@@ -2,6 +2,7 @@
 """Checks of options that several subcommands have."""
 
 import contextlib
+import importlib
 import math
 import os
 
@@ -38,10 +39,8 @@ def _check_writable(path):
 
 def check_matplotlib(option):
     """Raise UsageError unless matplotlib, which this option needs, is installed."""
-    from fastattn.measure import pictures
-
-    if not pictures.available():
-        raise UsageError(f"{option} needs matplotlib: pip install 'fastattn[plot]'")
+    with library_errors(option, "matplotlib", "plot"):
+        importlib.import_module("matplotlib")
 
 
 def check_picture(option, path):
@@ -75,15 +74,20 @@ def file_errors(path):
 
 
 @contextlib.contextmanager
-def dtype_errors(dtype):
-    """Raise UsageError where a ``with`` block misses ml_dtypes, which ``--dtype`` needs."""
+def library_errors(part, library, extra=None):
+    """Raise UsageError where a ``with`` block misses a library; see `needed`."""
     try:
-        with needed(f"--dtype {dtype}"):
+        with needed(part, extra):
             yield
     except ModuleNotFoundError as error:
-        if error.name != "ml_dtypes":
+        if error.name != library:
             raise
         raise UsageError(error) from None
+
+
+def dtype_errors(dtype):
+    """Raise UsageError where a ``with`` block misses ml_dtypes, which ``--dtype`` needs."""
+    return library_errors(f"--dtype {dtype}", "ml_dtypes")
 
 
 def check_isa(name):
