@@ -107,3 +107,38 @@ def test_the_same_without_errors():
     found = layer(X, positions=changed_turn()(), attention=returning(lambda out: out))
     np.testing.assert_allclose(found, layer(X), rtol=1e-5)
     assert through_two_layers([cache(1), cache(1)]).shape == X.shape
+
+
+@pytest.mark.parametrize(
+    "logits, chosen, error, message",
+    [
+        (
+            np.ones((1, 4)),
+            [1],
+            ValueError,
+            r"step\(ids, lengths\): expected shape \(2, vocabulary\)",
+        ),
+        (np.ones((2, 3, 4)), [1, 1], ValueError, r"step\(ids, lengths\): expected shape \(2, v"),
+        (np.ones((2, 4)), [[1], [2]], ValueError, r"choose\(logits\): expected shape \(2,\), got"),
+        (
+            np.ones((2, 4)),
+            [1.0, 2.0],
+            TypeError,
+            r"choose\(logits\): expected integers, got dtype f",
+        ),
+    ],
+)
+def test_what_functions_of_decode_return(logits, chosen, error, message):
+    steps = layers.decode(lambda *_: logits, [[1], [2]], lambda _: chosen, max_new_tokens=1)
+    with pytest.raises(error, match=f"^{message}"):
+        next(steps)
+
+
+def test_chosen_tokens_are_int64():
+    """With -1 for a sequence that has ended, uint64 would be float64."""
+    chosen = np.array([1, 3], np.uint64)
+    steps = layers.decode(
+        lambda *_: np.ones((2, 4)), [[1], [2]], lambda _: chosen, max_new_tokens=2, stop_ids=[3]
+    )
+    for found, expected in zip(steps, ([1, 3], [1, -1]), strict=True):
+        assert found.dtype == np.int64 and found.tolist() == expected

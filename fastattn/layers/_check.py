@@ -177,6 +177,22 @@ def logits(value):
     return value
 
 
+def for_each(name, value, batch):
+    """Raise unless `value` has a row for each of a batch; any array will do."""
+    shape = np.shape(value)
+    if len(shape) != 2 or shape[0] != batch:
+        raise ValueError(f"{name}: expected shape ({batch}, vocabulary), got {shape}")
+    return value
+
+
+def chosen(name, value, batch):
+    """Return what a caller's function chose for each of a batch, int64 (batch,)."""
+    value = options.int64(name, indices(name, value))
+    if value.shape != (batch,):
+        raise ValueError(f"{name}: expected shape ({batch},), got {value.shape}")
+    return value
+
+
 def with_softmax(value):
     """Return `logits` (batch, vocabulary), each row with a softmax, as a new float64 array."""
     value = logits(value).astype(np.float64)

@@ -202,7 +202,8 @@ def decode(
     Raises
     ------
     TypeError, ValueError
-        Arguments of a wrong type or out of range; not before the first token is asked for.
+        Arguments of a wrong type or out of range, not before the first token is asked for; or what
+        a callable returned.
     """
     _check.function("step", step)
     _check.function("choose", choose)
@@ -212,10 +213,10 @@ def decode(
     lengths = None if (sizes == ids.shape[1]).all() else sizes
     ended = np.zeros(len(ids), bool)
     for _ in range(options.integer("max_new_tokens", max_new_tokens, 0)):
-        logits = step(ids, lengths)
+        logits = _check.for_each("step(ids, lengths)", step(ids, lengths), len(ids))
         if ended.any():  # their logits may be anything, NaN too, which `Sampler` refuses
             logits = np.where(ended[:, None], 0, logits)
-        chosen = choose(logits)
+        chosen = _check.chosen("choose(logits)", choose(logits), len(ids))
         yield np.where(ended, ENDED, chosen)
         ended |= np.isin(chosen, stops)
         if ended.all():
