@@ -86,6 +86,22 @@ def test_the_same_without_errors():
     assert llama()([[1, 2]], last_only=np.True_).shape == (1, 8)
 
 
+@pytest.mark.parametrize("second", [None, layers.Rotary(base=10.0)])
+def test_layers_of_different_turns(second):
+    """As in models with layers that go without: each turns by its own."""
+    stack = [
+        layers.DecoderLayer(attention(causal=True, rotary=rotary), FEED)
+        for rotary in (layers.Rotary(), second)
+    ]
+    model = Llama(layers.Embedding(W), layers.Decoder(stack))
+    ids = np.array([[1, 2, 3, 1]])
+    whole = model(ids)
+    np.testing.assert_array_equal(whole, model.decoder(model.embedding(ids)) @ W)
+    caches = model.new_caches(1, 4)
+    parts = [model(ids[:, part], caches=caches) for part in (slice(3), slice(3, 4))]
+    np.testing.assert_allclose(np.concatenate(parts, axis=1), whole, rtol=1e-5)
+
+
 def test_a_prompt_is_neither_padded_nor_cut():
     """Whatever its tokenizer was set up for, which stays as it is with the caller."""
     tokenizers = pytest.importorskip("tokenizers")

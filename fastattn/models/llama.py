@@ -139,11 +139,15 @@ class Llama:
             return project(x, head, None, ("w_head", "b_head"))
 
     def _rotation(self, positions):
-        """Return the turns at `positions`, which are the same in every layer."""
-        first = self.decoder.layers[0].self_attention
-        if first.rotary is None:
+        """Return the turns at `positions`, or None where layers differ: each forms its own then."""
+        first, *rest = (
+            (each.rotary, each.w_q.shape[1] // each.heads)
+            for each in (layer.self_attention for layer in self.decoder.layers)
+        )
+        rotary, depth = first
+        if rotary is None or any(each != first for each in rest):
             return None
-        return first.rotary.at(positions, first.w_q.shape[1] // first.heads)
+        return rotary.at(positions, depth)
 
     def generate(
         self,
