@@ -157,7 +157,8 @@ class PagedKVCache(Cache):
         ----------
         id : int
         length : int
-            Tokens to keep; at least those that were evicted.
+            Tokens to keep; at least those that were evicted. A window that reaches back to these
+            holds less than its size then.
 
         Raises
         ------
