@@ -3,6 +3,7 @@
 
 import dataclasses
 
+import cases
 import numpy as np
 import pytest
 
@@ -142,3 +143,12 @@ def test_chosen_tokens_are_int64():
     )
     for found, expected in zip(steps, ([1, 3], [1, -1]), strict=True):
         assert found.dtype == np.int64 and found.tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bfloat16"])
+def test_greedy_takes_no_nan_for_the_highest(dtype):
+    logits = np.array([[1, 3, np.inf], [-np.inf, np.nan, np.inf]]).astype(cases.dtype_of(dtype))
+    with pytest.raises(ValueError, match=r"^logits: expected numbers, got NaN in row 1"):
+        layers.greedy(logits)
+    assert layers.greedy(logits[:1]).tolist() == [2]
+    assert layers.greedy(logits[:0]).tolist() == []

@@ -35,9 +35,15 @@ def greedy(logits: npt.NDArray) -> npt.NDArray:
     Raises
     ------
     TypeError, ValueError
-        Logits of a wrong type or shape.
+        Logits of a wrong type or shape, or NaN among them.
     """
-    return np.argmax(_check.logits(logits), axis=-1)
+    logits = _check.logits(logits)
+    chosen = np.argmax(logits, axis=-1)
+    # Of a row with NaN it is the place of one: no other element has to be looked at.
+    wrong = np.flatnonzero(np.isnan(logits[np.arange(len(logits)), chosen]))
+    if wrong.size:
+        raise ValueError(f"logits: expected numbers, got NaN in row {wrong[0]}")
+    return chosen
 
 
 @dataclass
