@@ -54,7 +54,7 @@ OPTIONS = {
     "scale": lambda rng: {"scale": -0.3},
     "scale of 0": lambda rng: {"scale": 0.0},
     "window": lambda rng: {"local_window_size": 20},
-    "window of two": lambda rng: {"local_window_size": (16, 2), "is_causal": True},
+    "window of two": lambda rng: {"local_window_size": [16, 2], "is_causal": True},
     "key lengths": lambda rng: {"key_value_seq_lengths": jnp.array([7, 33])},
     "lengths beyond": lambda rng: {"key_value_seq_lengths": jnp.array([1, 99])},
     "query lengths": lambda rng: {"query_seq_lengths": jnp.array([17, 5])},
@@ -125,8 +125,8 @@ def test_lengths_beyond_32_bits(dtype, lengths, library, name, rng):
 )
 def test_sizes_match_jax(sizes, rng):
     arguments = tensors(rng, **sizes)
-    expected = jax.jit(functools.partial(theirs, is_causal=True))(*arguments)
-    check(mine(*arguments, is_causal=True), expected)
+    options = {"is_causal": True, "return_residual": True}
+    check(mine(*arguments, **options), jax.jit(functools.partial(theirs, **options))(*arguments))
 
 
 def test_jit_of_a_model(rng):
@@ -252,10 +252,12 @@ def test_16_bits(dtype, rng):
     assert error(compiled(q[None])[0]) <= allowed
 
 
-def test_bias_beyond_the_dtype_of_the_query(rng):
+@pytest.mark.parametrize("wide", ["float32", "float64"])
+def test_bias_beyond_the_dtype_of_the_query(wide, rng):
     """It is not rounded to it, where it would be infinite."""
     q, k, v = (tensor.astype("float16") for tensor in tensors(rng))
-    check(mine(q, k, v, jnp.full((17, 33), 1e5)), mine(q, k, v), 1e-2)
+    with jax.enable_x64(True):
+        check(mine(q, k, v, jnp.full((17, 33), 1e5, wide)), mine(q, k, v), 1e-2)
 
 
 def test_same_bits_as_fastattn_on_each_isa(rng, isa):
@@ -320,8 +322,11 @@ ERRORS = {
     "key batch": ({"key": jnp.zeros((33, 2, 16))}, ValueError, "key: expected batch 2 and depth"),
     "key heads": ({"key": jnp.zeros((2, 33, 4, 16))}, ValueError,
                   "key: expected a number of heads that divides query's 6, got shape (2, 33, 4"),
+    "no key heads": ({"key": jnp.zeros((2, 33, 0, 16))}, ValueError, "key: expected a number of"),
     "value": ({"value": jnp.zeros((2, 32, 2, 16))}, ValueError,
               "value: expected shape (2, 33, 2) like key, got shape (2, 32, 2, 16)"),
+    "depth": ({"query": jnp.zeros((2, 17, 6, 0)), "key": jnp.zeros((2, 33, 2, 0))}, ValueError,
+              "query, value: expected depth of at least 1, got (2, 17, 6, 0), (2, 33, 2, 16)"),
     "value depth": ({"value": jnp.zeros((2, 33, 2, 0))}, ValueError,
                     "query, value: expected depth of at least 1, got (2, 17, 6, 16), (2, 33, 2,"),
     "mask dtype": ({"mask": jnp.zeros((17, 33))}, TypeError,
