@@ -207,7 +207,7 @@ def _tensors(query, key, value):
 
 
 def _mask(bias, mask, shape, dtype):
-    """One array for the core, of bool or of the scores' type; None without bias and mask."""
+    """One array for the core, of bool or of what it adds to scores; None without both."""
     if mask is not None:
         mask = _array("mask", mask)
         if mask.dtype != bool:
@@ -218,9 +218,8 @@ def _mask(bias, mask, shape, dtype):
     bias = _array("bias", bias)
     dtypes.of_queries("bias", bias.dtype)  # those that the core adds are the same
     bias = _four_dimensions("bias", bias, shape)
-    wide = jnp.promote_types(dtype, jnp.float32)
-    if wide != jnp.float32 or bias.dtype == jnp.float64:  # any narrower one is read as it is
-        bias = bias.astype(wide)
+    if dtype == jnp.float64:  # beside which the core reads none of 16 bits
+        bias = bias.astype(dtype)
     return bias if mask is None else jnp.where(mask, bias, -jnp.inf)
 
 

@@ -222,7 +222,7 @@ def test_values_of_another_depth(rng):
 def test_float64(rng):
     with jax.enable_x64(True):
         q, k, v = tensors(rng, dtype=np.float64)
-        bias = rng.standard_normal((17, 33)).astype(np.float32)
+        bias = rng.standard_normal((17, 33)).astype(np.float16)
         got = jax.jit(functools.partial(mine, return_residual=True))(q, k, v, bias)
         out, lse = reference.attention(
             *map(np.asarray, (q, k, v)), attn_mask=bias, layout="bshd", return_lse=True
