@@ -294,3 +294,18 @@ def test_scales_of_values_far_apart(isa, queries, apart, rng):
     v[:, :, 7], v_scale[..., 7] = 0, 1
     given = {"scale": 0.003, "v_scale": v_scale}
     cases.check(cases.run(isa, q, k, v, **given), q, k, v, **given)
+
+
+@pytest.mark.parametrize("bits", [15, 16])
+@pytest.mark.parametrize("queries", [1, 2, 8])
+def test_weights_below_half_a_unit_of_the_greatest(isa, queries, bits):
+    """A unit of p as an integer is a share of the greatest, times the scale of its value, which is
+    small itself; all others together are not, and may not become 0."""
+    q = np.zeros((1, 1, queries, 64), cases.dtype_of("bfloat16"))
+    k, v = np.zeros((1, 1, 128, 64), np.int8), np.full((1, 1, 128, 64), 127, np.int8)
+    q[..., 0], k[..., 0, 0], v[:, :, 0] = 1, 100, 1
+    v_scale = np.full((1, 1, 128), 2.0**-5, np.float32)
+    v_scale[..., 0] = 1
+    log2_of_a_weight = -(bits + 1 - 5 + 0.02)
+    given = {"scale": 1.0, "k_scale": -log2_of_a_weight * np.log(2) / 100, "v_scale": v_scale}
+    cases.check(cases.run(isa, q, k, v, **given), q, k, v, **given)
