@@ -75,11 +75,13 @@
 #define _mm512_min_epu32 simde_mm512_min_epu32
 #define _mm512_max_epu16 simde_mm512_max_epu16
 #define _mm512_min_epu16 simde_mm512_min_epu16
+#define _mm512_packus_epi16 simde_mm512_packus_epi16
 #define _mm512_packus_epi32 simde_mm512_packus_epi32
 #define _mm512_shuffle_epi8 simde_mm512_shuffle_epi8
 #define _mm512_broadcast_i32x4 simde_mm512_broadcast_i32x4
 #define _mm512_avg_epu16 simde_mm512_avg_epu16
 #define _mm512_slli_epi16 simde_mm512_slli_epi16
+#define _mm512_srli_epi16 simde_mm512_srli_epi16
 #define _mm512_test_epi16_mask simde_mm512_test_epi16_mask
 #define _mm512_maskz_mov_epi16 simde_mm512_maskz_mov_epi16
 #define _mm512_set1_epi64 simde_mm512_set1_epi64
