@@ -87,7 +87,7 @@ def _scale(name, value, tensor, own_shape, lead, paged):
     if type(value) is np.ndarray and value.shape == shape and value.dtype == dtypes.FLOAT32:
         options.aligned(name, value)
         return value  # as `quantize_kv` and the caches have them: at once, for every token
-    if not isinstance(value, np.ndarray | list | tuple):
+    if not isinstance(value, list | tuple) and not hasattr(type(value), "__dlpack__"):
         return _repeated(name, options.number(name, value), shape)
     value = options.real_numbers(name, value)
     if value.ndim == 0:

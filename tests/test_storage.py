@@ -115,6 +115,17 @@ def test_scales_of_whole_numbers(isa, dtype, queries, rng):
     cases.check(run(isa, q, k, v, **options), q, k, v, **options)
 
 
+@pytest.mark.parametrize("shape", [(), (2,), (2, 2), (2, 2, 40)], ids=str)
+def test_scales_of_torch(shape, rng):
+    torch = pytest.importorskip("torch")
+    q, k, v = problem(rng, ("float32", "int8"), 3, 40)
+    scales = rng.random((2, *shape), np.float32)
+    expected = fastattn.attention(q, k, v, k_scale=scales[0], v_scale=scales[1])
+    k_scale, v_scale = torch.from_numpy(scales)
+    found = fastattn.attention(q, k, v, k_scale=k_scale, v_scale=v_scale)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_strided_and_misaligned(isa, rng):
     """Elements apart, rows reversed, odd addresses: read where they are."""
     for pair in PAIRS[:4]:
