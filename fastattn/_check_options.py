@@ -37,6 +37,7 @@ OVERLAP_WORK = 100_000
 FEW = 32
 
 BOOLS = bool | np.bool_
+REALS = int | float | np.integer | np.floating
 PRECISIONS = ("highest", "high", "medium")
 LAYOUTS = ("bhsd", "bshd")
 
@@ -101,7 +102,7 @@ def flag(name, value):
 def number(name, value, least=-math.inf):
     """Return `value` as a finite float that is not below `least`."""
     if type(value) is not float:
-        if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        if isinstance(value, bool) or not (isinstance(value, REALS) or _is_bfloat(value)):
             raise TypeError(f"{name}: expected a number, got {described(value)}")
         try:
             value = float(value)
@@ -112,6 +113,11 @@ def number(name, value, least=-math.inf):
     if value < least:
         raise ValueError(f"{name}: expected a number not below {least:g}, got {value:g}")
     return value
+
+
+def _is_bfloat(value):
+    """Say whether it is a number of ml_dtypes.bfloat16, which NumPy does not count as floating."""
+    return type(value).__name__ == "bfloat16" and isinstance(value, np.generic)
 
 
 def integer(name, value, least, most=math.inf):

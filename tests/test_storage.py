@@ -126,6 +126,14 @@ def test_scales_of_torch(shape, rng):
     np.testing.assert_array_equal(found, expected)
 
 
+def test_numbers_of_bfloat16(rng):
+    q, k, v = problem(rng, ("bfloat16", "int8"), 3, 40)
+    numbers = {"scale": 0.25, "softcap": 30.0, "k_scale": 0.125, "v_scale": 2.0}
+    expected = fastattn.attention(q, k, v, **numbers)
+    found = fastattn.attention(q, k, v, **{name: q.dtype.type(n) for name, n in numbers.items()})
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_strided_and_misaligned(isa, rng):
     """Elements apart, rows reversed, odd addresses: read where they are."""
     for pair in PAIRS[:4]:
