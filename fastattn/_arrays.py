@@ -15,7 +15,12 @@ _NUMPY = {
     (2, 16): "float16", (2, 32): "float32", (2, 64): "float64",
     (6, 8): "bool",
 }  # fmt: skip
-_ML_DTYPES = {(4, 16): "bfloat16", (10, 8): "float8_e4m3fn", (12, 8): "float8_e5m2"}
+# Most of these nothing here takes, but a message can name them.
+_ML_DTYPES = {
+    (4, 16): "bfloat16", (7, 8): "float8_e3m4", (8, 8): "float8_e4m3",
+    (9, 8): "float8_e4m3b11fnuz", (10, 8): "float8_e4m3fn", (11, 8): "float8_e4m3fnuz",
+    (12, 8): "float8_e5m2", (13, 8): "float8_e5m2fnuz", (14, 8): "float8_e8m0fnu",
+}  # fmt: skip
 
 
 @functools.cache
@@ -27,7 +32,8 @@ def dtypes():
     except ImportError:
         pass
     else:
-        numbers |= {key: np.dtype(getattr(ml_dtypes, n)).num for key, n in _ML_DTYPES.items()}
+        there = {key: name for key, name in _ML_DTYPES.items() if hasattr(ml_dtypes, name)}
+        numbers |= {key: np.dtype(getattr(ml_dtypes, n)).num for key, n in there.items()}
     return {256 * code + bits: number for (code, bits), number in numbers.items()}
 
 
@@ -98,7 +104,8 @@ def _attribute(value, name, default=None):
 
 def _advice(value):
     """What to do about a value that `_dlpack.view` refused."""
-    if "bfloat16" in str(_attribute(value, "dtype")) and 256 * 4 + 16 not in dtypes():
+    dtype = str(_attribute(value, "dtype")).rpartition(".")[2]  # torch.bfloat16, JAX's bfloat16
+    if dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2") and 256 * 4 + 16 not in dtypes():
         return " (install ml_dtypes)"
     if "cpu" not in str(_attribute(value, "device", "cpu")).lower():
         return " (copy it to the CPU: tensor.cpu() in torch, jax.device_get(array) in JAX)"

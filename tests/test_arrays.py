@@ -203,8 +203,7 @@ def test_copies_are_read_but_not_written(rng):
 
 
 def test_without_elements():
-    view = _arrays.from_dlpack("q", Exporter(np.empty((3, 0, 2))))
-    assert view.shape == (3, 0, 2)
+    assert _arrays.from_dlpack("q", Exporter(np.empty((3, 0, 2)))).shape == (3, 0, 2)
 
 
 def test_other_objects_are_none_of_its_business():
@@ -258,6 +257,19 @@ def test_torch_types_that_numpy_lacks(torch, name):
     view = _arrays.from_dlpack("q", tensor)
     assert view.dtype == getattr(ml_dtypes, name) and address(view) == tensor.data_ptr()
     np.testing.assert_array_equal(view.astype(np.float32), tensor.float().numpy())
+
+
+def test_torch_types_that_nothing_takes(torch):
+    q = torch.ones(2, 2, dtype=torch.float8_e4m3fnuz)
+    with pytest.raises(TypeError, match=r"^q: expected dtype .* got float8_e4m3fnuz$"):
+        fastattn.attention(q, q, q)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_torch_types_that_ml_dtypes_brings(torch, name, monkeypatch):
+    monkeypatch.setattr(_arrays, "dtypes", dict)
+    with pytest.raises(TypeError, match=r"lanes\) = .*\(install ml_dtypes\)$"):
+        _arrays.from_dlpack("q", torch.ones(2, 2).to(getattr(torch, name)))
 
 
 def test_torch_views(torch):
