@@ -44,7 +44,7 @@ class Figure:
     value : float or None
         None if nothing right could be measured: that misses every goal.
     unit : str
-        "" is a ratio, "%" a share (1 is 100 %), "us", "MiB", "GB/s", or "error".
+        "" is a ratio, "%" a share (1 is 100 %), "us", "MiB", "GB/s", "error", or "ulp".
     at_most, at_least : float or None
         The goal. None is no goal: the figure is there to compare with.
     note : str
@@ -69,7 +69,8 @@ class Figure:
 
     def text(self, value):
         """Return a value in the unit of this figure."""
-        forms = {"": "{:.3f}", "%": "{:.1%}", "us": "{:.2f} us", "error": "{:.2e}"}
+        forms = {"": "{:.3f}", "%": "{:.1%}", "us": "{:.2f} us", "error": "{:.2e}",
+                 "ulp": "{:.2f} ulp"}  # fmt: skip
         return forms.get(self.unit, f"{{:.1f}} {self.unit}").format(value)
 
     def cells(self):
@@ -125,8 +126,25 @@ def beside(array):
     return aligned.copy(array.swapaxes(1, 2)).swapaxes(1, 2)
 
 
-def errors(problem, settings, isas=(None,)):
-    """Return {name: (largest, rms)} of the error against the oracle, torch's too."""
+# What `error_sizes` returns, and the unit of each.
+ERROR_SIZES = {"max": "error", "rms": "error", "ulp": "ulp"}
+DIGITS = {"float32": 24, "float16": 11, "bfloat16": 8}  # binary
+
+
+def error_sizes(out, expected, dtype):
+    """Return the largest error, the root of the mean square, and the median in ulp.
+
+    A unit in the last place is that of each exact result as a number of `dtype`: where every one is
+    rounded to nearest, half of the errors are below 0.25. A mean would be that of results near 0.
+    """
+    error = np.abs(out.astype(np.float64) - expected)
+    _, exponent = np.frexp(expected)
+    places = np.ldexp(error, DIGITS[dtype] - exponent)
+    return error.max(), np.sqrt((error**2).mean()), np.median(places)
+
+
+def errors(problem, settings, subjects):
+    """Return {name: `error_sizes`} of these peers against the oracle, and of torch."""
     inputs = problem.inputs()
     group = problem.Hq // problem.Hkv
     scales = {"k_scale": inputs.scale, "v_scale": inputs.scale}
@@ -135,13 +153,11 @@ def errors(problem, settings, isas=(None,)):
                             **scales)
         for h in range(problem.Hq)
     ])  # fmt: skip
-    subjects = [peers.Fastattn(settings.threads, isa) for isa in isas]
-    if peers.classes()["torch"].available():
-        subjects += peers.select(["torch"], settings.threads)
+    others = peers.select(installed(["torch"]), settings.threads)
     found = {}
-    for subject in subjects:
+    for subject in (*subjects, *others):
         if subject.supports(problem) is None:
             prepared = subject.prepare(problem, inputs)
-            error = prepared.array(prepared.call())[0].astype(np.float64) - expected
-            found[subject.name] = np.abs(error).max(), np.sqrt((error**2).mean())
+            out = prepared.array(prepared.call())[0]
+            found[subject.name] = error_sizes(out, expected, problem.dtype)
     return found

@@ -12,6 +12,7 @@ import figures_shapes
 import memory
 import numpy as np
 from figure import (
+    ERROR_SIZES,
     HEADINGS,
     Figure,
     Settings,
@@ -31,15 +32,14 @@ def accuracy(settings):
     """Float32 error against the oracle, standard normal input; the same for torch."""
     length = settings.length(2048)
     figures = []
+    subjects = [peers.Fastattn(settings.threads, isa) for isa in _float32_isas()]
     for depth in suites.DEPTHS:
         problem = problems.Problem(Hq=suites.HEADS, Sq=length, D=depth)
-        for name, (largest, rms) in errors(problem, settings, _float32_isas()).items():
-            ours = name.startswith("fastattn")
-            label = f"error N={length} D={depth} {name}"
-            figures += [
-                Figure(f"{label} max", largest, "error", 4e-7 if ours else None),
-                Figure(f"{label} rms", rms, "error", 2e-8 if ours else None),
-            ]
+        for name, sizes in errors(problem, settings, subjects).items():
+            goals = {"max": 4e-7, "rms": 2e-8} if name.startswith("fastattn") else {}
+            for (kind, unit), size in zip(ERROR_SIZES.items(), sizes, strict=True):
+                label = f"error N={length} D={depth} {name} {kind}"
+                figures.append(Figure(label, size, unit, goals.get(kind)))
     return figures, []
 
 

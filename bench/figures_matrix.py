@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Section of the report about the matrix unit: 16-bit types, and float32 in pieces of bfloat16."""
 
-import numpy as np
-from figure import Figure, measured_rows, share_of_peak
+from figure import ERROR_SIZES, Figure, errors, measured_rows, share_of_peak
 from figures_narrow import named
 
 import fastattn
-from fastattn import _kernels, reference
+from fastattn import _kernels
 from fastattn.measure import limits, peers, runner, suites, timing
 from fastattn.measure.problems import Problem
 
@@ -15,8 +14,9 @@ PEERS = ("torch", "ort-attention", "openvino", "vllm")
 SHARES = {(4096, 128): 0.33, (4096, 64): 0.25, (512, 128): 0.20, (512, 64): 0.20}
 # Share of the FMA peak that "high" must reach; "highest" is in the section `peak`.
 HIGH_SHARE = 1.6
-# Pieces, largest error and root mean square at N = 2048.
-ERRORS = {"highest": (3, 2.5e-7, 2e-8), "high": (2, 2e-6, None), "medium": (1, None, None)}
+# Pieces, and what the error at N = 2048 may be.
+ERRORS = {"highest": (3, {"max": 2.5e-7, "rms": 2e-8}), "high": (2, {"max": 2e-6}),
+          "medium": (1, {})}  # fmt: skip
 
 
 def matrix(settings):
@@ -83,21 +83,17 @@ def _medium(problem, settings):
 
 
 def _errors(settings):
-    """Error of each precision of float32 against the oracle, standard normal input."""
+    """Error of each precision of float32 against the oracle, standard normal input; torch's too."""
     figures, heads = [], 2
+    there = [precision for precision, (pieces, _) in ERRORS.items() if _has(pieces)]
+    subjects = [peers.Fastattn(settings.threads, precision=precision) for precision in there]
+    goals = {own.name: ERRORS[own.precision][1] for own in subjects}
     for depth in (64, 128):
         problem = Problem(Hq=heads, Sq=settings.length(2048), D=depth)
-        inputs = problem.inputs()
-        expected = reference.attention(inputs.q, inputs.k, inputs.v)
-        for precision, (pieces, *goals) in ERRORS.items():
-            if not _has(pieces):
-                continue
-            out = fastattn.attention(inputs.q, inputs.k, inputs.v, precision=precision)
-            error = np.abs(out - expected)
-            values = error.max(), np.sqrt((error**2).mean())
-            for kind, value, goal in zip(("max", "rms"), values, goals, strict=True):
-                label = f"error {problem.label} {precision} {kind}"
-                figures.append(Figure(label, value, "error", at_most=goal))
+        for name, sizes in errors(problem, settings, subjects).items():
+            for (kind, unit), size in zip(ERROR_SIZES.items(), sizes, strict=True):
+                label = f"error {problem.label} {name} {kind}"
+                figures.append(Figure(label, size, unit, goals.get(name, {}).get(kind)))
     return figures, []
 
 

@@ -3,9 +3,9 @@
 
 import dataclasses
 
-from figure import Figure, errors, measured_rows, relative_times
+from figure import ERROR_SIZES, Figure, errors, measured_rows, relative_times
 
-from fastattn.measure import runner, suites, timing
+from fastattn.measure import peers, runner, suites, timing
 from fastattn.measure.problems import Problem
 
 DTYPES = ("float16", "bfloat16")
@@ -72,14 +72,14 @@ def _errors(settings):
     words = [named(base, dtype) for dtype in DTYPES]
     bytes_ = [named(base, dtype, "int8") for dtype in ("float32", "bfloat16")]
     for problem in (*words, *bytes_):
-        found = errors(problem, settings)
-        for index, kind in enumerate(("max", "rms")):
+        found = errors(problem, settings, [peers.Fastattn(settings.threads)])
+        for index, (kind, unit) in enumerate(ERROR_SIZES.items()):
             bound = found["torch"][index] if "torch" in found else None
             for name, values in found.items():
                 # The largest one is the rounding of one result: alike for everybody, but by luck.
                 goal = bound if name == "fastattn" and kind == "rms" else None
                 label = f"error {problem.name} {name} {kind}"
-                figures.append(Figure(label, values[index], "error", at_most=goal))
+                figures.append(Figure(label, values[index], unit, at_most=goal))
     return figures
 
 

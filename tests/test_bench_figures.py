@@ -118,6 +118,28 @@ def test_sizes_relative_to_the_next_power_of_two(values):
         assert value == sizes[size] / int(most) < 1
 
 
+def test_sizes_of_errors(script):
+    """Three units in the last place of each, and as many of the greatest one."""
+    expected = np.array([1.0, -1.5, 2.0, 0.25])
+    places = np.array([2**-10, 2**-10, 2**-9, 2**-12])  # of float16
+    sizes = script("figure").error_sizes((expected + 3 * places).astype("f2"), expected, "float16")
+    assert sizes == pytest.approx((3 * 2**-9, 3 * np.sqrt((places**2).mean()), 3), rel=1e-12)
+
+
+@pytest.mark.parametrize("module, section", [
+    ("figures", "accuracy"), ("figures_narrow", "_errors"), ("figures_matrix", "_errors"),
+])  # fmt: skip
+def test_errors_have_every_size(values, module, section):
+    pytest.importorskip("ml_dtypes")
+    found = values(module, section, {}.get)
+    sizes = {name: value for name, value in found.items() if name.startswith("error ")}
+    names = {name.rpartition(" ")[0] for name in sizes}
+    assert {*sizes} == {f"{name} {kind}" for name in names for kind in ("max", "rms", "ulp")}
+    assert all(sizes[f"{name} rms"] <= sizes[f"{name} max"] for name in names)
+    halves = [name for name in names if name.endswith("float16 fastattn")]
+    assert all(sizes[f"{name} ulp"] < 0.5 for name in halves)
+
+
 def test_rate_of_mapped_arrays(script, monkeypatch):
     memory, seen = script("memory"), []
     monkeypatch.setattr(memory, "own_bytes", lambda: 0)
