@@ -141,6 +141,14 @@ def test_run_reads_bfloat16_as_numpy_saves_it(files, capsys):
     np.testing.assert_array_equal(got, fastattn.attention(*narrow))
 
 
+def test_run_says_how_numpy_saves_fp8(files, capsys):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    folder, arrays = files
+    np.save(folder / "k.npy", arrays["k"].astype(ml_dtypes.float8_e4m3fn))
+    assert cli.main(command(folder)) == 2
+    assert "k.npy: dtype |V1, expected numbers (np.save writes fp8 as" in capsys.readouterr().err
+
+
 def spoil_missing(folder):
     (folder / "k.npy").unlink()
 

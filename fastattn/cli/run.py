@@ -123,6 +123,9 @@ def _load(path, dtype=None):
             )
         with dtype_errors(dtype):
             array = array.view(dtypes.named(dtype, (dtype,)))
+    elif array.dtype.kind == "V":
+        found = array.dtype.str
+        raise UsageError(f"{path}: dtype {found}, expected numbers (np.save writes fp8 as |V1)")
     return array
 
 
