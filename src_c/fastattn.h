@@ -87,7 +87,7 @@ typedef struct {
     void *lse;              /* NULL or (lead..., q_heads, queries), contiguous; float32, float64 */
 
     /* A key's or value's true value is what is stored times its scale: float32, (lead..., kv_heads,
-     * keys) with column unused; data NULL: 1. */
+     * keys), or with block_table (pages, kv_heads, page_keys); column unused; data NULL: 1. */
     fa_tensor k_scale, v_scale;
 
     /* Packed sequences, lead_rank 0: sequence b has the rows cu_q[b] ... cu_q[b + 1] - 1 of q and
