@@ -93,6 +93,23 @@ def test_allowed_key_of_no_weight(isa, dtype, name, queries, rng):
     np.testing.assert_array_equal(np.isinf(lse), np.isinf(expected_lse))
 
 
+@pytest.mark.parametrize("queries", [1, 5, 50])
+@pytest.mark.parametrize("at", [3, 190, 900])
+def test_infinite_value_of_a_tiny_weight(isa, dtype, queries, at, rng):
+    """Of 2^-118 of the greatest it is no 0, 2^8 above it before states are merged either."""
+    keys = 1000
+    q, k, v = cases.tensors(rng, dtype, q_heads=1, queries=queries, keys=keys, depth=10)
+    least = -117.9 if dtype == "float32" else -1013.9
+    log2 = np.full(keys, least - 7.9)  # the maximum of the first chunk stays where it begins
+    log2[at], log2[600] = least, 0
+    q[...], k[...] = 0, 0
+    q[..., 0], k[..., 0] = 1, log2 * np.log(2)
+    v[0, 0, at] = np.inf
+    with fastattn.use_isa(isa):
+        out = fastattn.attention(q, k, v, scale=1.0)
+    assert np.isposinf(out).all()
+
+
 @pytest.mark.parametrize("bad", BAD, ids=str)
 @pytest.mark.parametrize("queries", [1, 4, 16, 50])
 @pytest.mark.parametrize(
