@@ -359,3 +359,14 @@ def test_permuting_keys(isa, dtype, rng):
     expected = reference.attention(q, k, v)
     out, _ = run(isa, q, k[:, :, order], v[:, :, order])
     np.testing.assert_allclose(out, expected, rtol=0, atol=cases.ALLOWED[dtype] * np.abs(v).max())
+
+
+@pytest.mark.parametrize("offset", [-(2**53), -40, 7, 2**53])
+@pytest.mark.parametrize("sides", [(0, 2**63 - 1), (2**63 - 1, 0), (2**63 - 1, 2**63 - 1)])
+def test_windows_of_any_size(isa, dtype, sides, offset, rng):
+    q, k, v = cases.tensors(rng, dtype, queries=30, keys=50)
+    options = {"q_offset": offset, "window_size": sides}
+    result = cases.run(isa, q, k, v, **options)
+    cases.check(result, q, k, v, **options)
+    sees_all = sides[0 if offset > 0 else 1] > 0 and abs(offset) > 50
+    assert not sees_all or np.isfinite(result[1]).all()

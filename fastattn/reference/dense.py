@@ -224,9 +224,9 @@ def _positions_allowed(position, j, causal, window_size):
         allowed = allowed & (j <= position)
     left, right = window_size or (-1, -1)
     if left is not None and left >= 0:
-        allowed = allowed & (j >= position - left)
+        allowed = allowed & (position - j <= left)  # a sum might exceed 64 bits
     if right is not None and right >= 0:
-        allowed = allowed & (j <= position + right)
+        allowed = allowed & (j - position <= right)
     return allowed
 
 
