@@ -361,6 +361,15 @@ def test_permuting_keys(isa, dtype, rng):
     np.testing.assert_allclose(out, expected, rtol=0, atol=cases.ALLOWED[dtype] * np.abs(v).max())
 
 
+@pytest.mark.parametrize("queries", [2, 5, 50])
+@pytest.mark.parametrize("offset", [2**24 + 70, 2**25 - 60, 2**25, 2**26 + 1])
+def test_alibi_of_great_distances(isa, dtype, offset, queries, rng):
+    """They are rounded to a type's bits, but each by itself: neighbours do not become one."""
+    q, k, v = cases.tensors(rng, dtype, queries=queries, keys=300)
+    options = {"q_offset": offset, "alibi_slopes": [0.03, 0.001]}
+    cases.check(cases.run(isa, q, k, v, **options), q, k, v, **options)
+
+
 @pytest.mark.parametrize("offset", [-(2**53), -40, 7, 2**53])
 @pytest.mark.parametrize("sides", [(0, 2**63 - 1), (2**63 - 1, 0), (2**63 - 1, 2**63 - 1)])
 def test_windows_of_any_size(isa, dtype, sides, offset, rng):
