@@ -5,6 +5,10 @@ import importlib
 import os
 from pathlib import Path
 
+# Before NumPy is there. The oracle's products are small, and a thread of BLAS that has none to
+# compute spins until the next, on a core that another process of tests needs.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 
