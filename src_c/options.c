@@ -23,30 +23,58 @@ static void set_bounds(fa_worker *worker, const fa_worker_tile *tile, int64_t fi
     }
 }
 
-static void set_alibi(fa_worker *worker, const fa_worker_tile *tile, int64_t first)
+/* Lanes past the last row are like it. */
+static void repeat_last(void *array, int rows, int width, int size)
+{
+    const double last = fa_get(array, rows - 1, size);
+    for (int r = rows; r < width; ++r) fa_put(array, r, last, size);
+}
+
+static void set_slopes(fa_worker *worker, const fa_worker_tile *tile)
 {
     const fa_args *args = worker->plan->args;
     const int size = worker->plan->kernels->real_size;
+    const int64_t group = worker->plan->group;
     const double *slopes =
         args->alibi + worker->sequence.index * args->q_heads + fa_head_of(worker, tile, 0);
-    const int64_t group = worker->plan->group;
-    const int width = tile->rows.vectors * worker->plan->kernels->lanes;
-    const int64_t query = fa_query_of(worker, tile->rows.row_begin);
-    int64_t head = tile->rows.row_begin - query * group;
-    int64_t position = query + worker->sequence.positions.offset - first;
-    for (int r = 0; r < width; ++r) {
+    int64_t head = tile->rows.row_begin % group;
+    for (int r = 0; r < tile->rows.rows; ++r) {
         fa_put(worker->slope, r, fa_held(slopes[head], size) * FA_LOG2E, size);
-        fa_put(worker->position, r, (double)position, size);
-        if (r + 1 < tile->rows.rows && ++head == group) head = 0, ++position;
+        if (++head == group) head = 0;
     }
+}
+
+static void set_alibi(fa_worker *worker, const fa_worker_tile *tile, int64_t first)
+{
+    const int64_t group = worker->plan->group, row = tile->rows.row_begin;
+    const int size = worker->plan->kernels->real_size, rows = tile->rows.rows;
+    const int width = tile->rows.vectors * worker->plan->kernels->lanes;
+    int64_t left = group - row % group;
+    int64_t position = fa_query_of(worker, row) + worker->sequence.positions.offset - first;
+    if (worker->slope_of != tile) {
+        set_slopes(worker, tile);
+        repeat_last(worker->slope, rows, width, size);
+        worker->slope_of = tile;
+    }
+    for (int r = 0; r < rows; ++r) {
+        fa_put(worker->position, r, (double)position, size);
+        if (--left == 0) left = group, ++position;
+    }
+    repeat_last(worker->position, rows, width, size);
 }
 
 static void set_mask(fa_worker *worker, const fa_worker_tile *tile, int64_t first)
 {
     const fa_tensor *mask = &worker->plan->args->mask;
     const int width = tile->rows.vectors * worker->plan->kernels->lanes;
-    fa_worker_point(worker, tile, mask, width, (void **)worker->mask_rows);
-    for (int r = 0; r < width; ++r) worker->mask_rows[r] += first * mask->column;
+    if (worker->mask_of != tile) {
+        fa_worker_point(worker, tile, mask, width, (void **)worker->mask_rows);
+        worker->mask_of = tile;
+        worker->mask_first = 0;
+    }
+    const int64_t step = (first - worker->mask_first) * mask->column;
+    for (int r = 0; r < width; ++r) worker->mask_rows[r] += step;
+    worker->mask_first = first;
 }
 
 static fa_mask_type mask_type(fa_dtype dtype)

@@ -59,6 +59,7 @@ static void prepare(fa_worker *worker)
     worker->head = 0;
     worker->chunk = worker->share.first_chunk;
     worker->tiles = 0;
+    worker->mask_of = worker->slope_of = NULL;
     for (int head = 0; head < worker->share.heads; ++head)
         for (int n = 0; n < worker->share.tiles; ++n)
             place_tile(worker, &worker->tile[worker->tiles++], kv_head + head,

@@ -59,7 +59,9 @@ typedef struct {
     void *k_panels, *v_panels;
     float *k_scales, *v_scales; /* of the keys at hand */
     char *elements;             /* one row of scattered elements */
-    const char **mask_rows;
+    const char **mask_rows;     /* at key mask_first of tile mask_of, if that is one */
+    const fa_worker_tile *mask_of, *slope_of; /* slope_of: whose `slope` is */
+    int64_t mask_first;
     void **rows;                                  /* of a tile: queries in, outputs out */
     char *copy;                                   /* copied rows of a tile */
     void *begin, *end, *slope, *position, *sinks; /* [width] */
