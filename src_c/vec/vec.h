@@ -24,10 +24,15 @@
  *   v_stretch(n, p)                lane i is p[i / n]
  *   v_regroup(n, rows)             LANES / n vectors, transposed in groups of n: LANES or a half or
  *                                  a quarter of it (or 1)
+ *   v_zip(&a, &b)                  lanes of both by turns: their first halves in a, the rest in b
  *   v_sum_groups(n, rows)          of n vectors: lanes r * n ... r * n + n - 1 of rows[k] added up
  *                                  are lane k * LANES / n + r; rows are used up
  *   v_shift_bits(a)                the bits of each lane, one to the left
  *   v_flags(bytes)                 32 bytes as 32 bits, set where not zero, the first lowest
+ *
+ * where it is one of the machine's own operations, as HAS_LIMIT says,
+ *
+ *   v_limit(a, most)               the nearest number of no more size; not of infinities and NaN
  *
  * and for float, numbers in memory at any address:
  *

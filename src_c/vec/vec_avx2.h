@@ -40,6 +40,14 @@ FA_INLINE vec v_select(vmask mask, vec a, vec b) { return V(blendv)(b, a, mask);
 FA_INLINE int v_any(vmask mask) { return V(movemask)(mask) != 0; }
 FA_INLINE int v_all(vmask mask) { return V(movemask)(mask) == (1 << LANES) - 1; }
 
+#define HAS_LIMIT 0
+FA_INLINE void v_zip(vec *a, vec *b)
+{
+    const vec low = V(unpacklo)(*a, *b), high = V(unpackhi)(*a, *b);
+    *a = V(permute2f128)(low, high, 0x20);
+    *b = V(permute2f128)(low, high, 0x31);
+}
+
 /* Words by a mask; what is left of one is put together. */
 FA_INLINE vec v_load_bytes(const void *p, int64_t n)
 {

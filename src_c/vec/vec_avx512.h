@@ -44,6 +44,14 @@ FA_INLINE vec v_select(vmask mask, vec a, vec b) { return V(mask_blend)(mask, b,
 FA_INLINE int v_any(vmask mask) { return mask != 0; }
 FA_INLINE int v_all(vmask mask) { return mask == (vmask)((1u << LANES) - 1); }
 
+/* In classes of numbers, 0x99 is NaN and infinities; of the range, 2 is the lesser of two sizes. */
+#define HAS_LIMIT 1
+FA_INLINE vec v_limit(vec a, real most)
+{
+    const vmask limited = (vmask)~V_MASK(fpclass)(a, 0x99);
+    return V(mask_range)(a, limited, a, v_splat(most), 2);
+}
+
 FA_INLINE void v_regroup(const int n, vec *r)
 {
     if (n == LANES) return;
@@ -70,6 +78,15 @@ FA_INLINE vec v_pow2(vec x, vec *n)
     vec biased = v_add(x, v_splat(POW2_MAGIC));
     *n = v_sub(biased, v_splat(POW2_MAGIC));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(biased), MANTISSA_BITS));
+}
+
+FA_INLINE void v_zip(vec *a, vec *b)
+{
+    const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i last = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    const vec x = *a;
+    *a = _mm512_permutex2var_ps(x, first, *b);
+    *b = _mm512_permutex2var_ps(x, last, *b);
 }
 
 /* Four vectors, quarter by quarter, 4 x 4. */
@@ -165,6 +182,15 @@ FA_INLINE vec v_pow2(vec x, vec *n)
     vec biased = v_add(x, v_splat(POW2_MAGIC));
     *n = v_sub(biased, v_splat(POW2_MAGIC));
     return _mm512_castsi512_pd(_mm512_slli_epi64(_mm512_castpd_si512(biased), MANTISSA_BITS));
+}
+
+FA_INLINE void v_zip(vec *a, vec *b)
+{
+    const __m512i first = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
+    const __m512i last = _mm512_add_epi64(first, _mm512_set1_epi64(4));
+    const vec x = *a;
+    *a = _mm512_permutex2var_pd(x, first, *b);
+    *b = _mm512_permutex2var_pd(x, last, *b);
 }
 
 FA_INLINE void v_transpose(vec r[LANES])

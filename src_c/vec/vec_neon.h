@@ -47,6 +47,14 @@ FA_INLINE vec v_select(vmask mask, vec a, vec b) { return V(vbsl)(mask, a, b); }
 FA_INLINE vec v_max(vec a, vec b) { return v_select(v_gt(a, b), a, b); }
 FA_INLINE vec v_min(vec a, vec b) { return v_select(v_gt(b, a), a, b); }
 
+#define HAS_LIMIT 0
+FA_INLINE void v_zip(vec *a, vec *b)
+{
+    const vec x = *a;
+    *a = V(vzip1)(x, *b);
+    *b = V(vzip2)(x, *b);
+}
+
 #if FA_REAL_BITS == 32
 FA_INLINE vec v_splat(real x) { return vdupq_n_f32(x); }
 FA_INLINE int v_any(vmask mask) { return vmaxvq_u32(mask) != 0; }

@@ -60,6 +60,8 @@ FA_INLINE vec v_pow2(vec x, vec *n)
     return power;
 }
 
+#define HAS_LIMIT 0
+FA_INLINE void v_zip(vec *a, vec *b) { (void)a, (void)b; }
 FA_INLINE void v_transpose(vec rows[LANES]) { (void)rows; }
 FA_INLINE vec v_repeat(int n, const real *p) { return p[n - 1]; }
 FA_INLINE vec v_stretch(int n, const real *p) { return p[n - 1]; }

@@ -147,6 +147,30 @@ static inline simde__mmask8 unequal_i64(simde__m512i a, simde__m512i b)
     return mask;
 }
 
+/* Of the classes of numbers, only these are told apart: NaN, infinity, -infinity. */
+static inline int class_of(double x)
+{
+    if (isnan(x)) return 0x81;
+    return isinf(x) ? x > 0 ? 0x08 : 0x10 : 0;
+}
+
+static inline simde__mmask16 of_class_f32(simde__m512 a, int classes)
+{
+    simde__m512_private x = simde__m512_to_private(a);
+    simde__mmask16 mask = 0;
+    for (int n = 0; n < 16; ++n)
+        mask |= (simde__mmask16)((class_of((double)x.f32[n]) & classes) != 0) << n;
+    return mask;
+}
+
+static inline simde__mmask8 of_class_f64(simde__m512d a, int classes)
+{
+    simde__m512d_private x = simde__m512d_to_private(a);
+    simde__mmask8 mask = 0;
+    for (int n = 0; n < 8; ++n) mask |= (simde__mmask8)((class_of(x.f64[n]) & classes) != 0) << n;
+    return mask;
+}
+
 /* What is out of range, NaN as well, becomes the smallest number. */
 static inline simde__m512i truncate_i32(simde__m512 a)
 {

@@ -195,5 +195,11 @@
 #define _mm512_castsi512_si128 simde_mm512_castsi512_si128
 #define _mm512_broadcastq_epi64 simde_mm512_broadcastq_epi64
 #define _mm512_sub_epi64 simde_mm512_sub_epi64
+#define _mm512_add_epi64 simde_mm512_add_epi64
+#define _mm512_permutex2var_pd simde_mm512_permutex2var_pd
+#define _mm512_mask_range_ps simde_mm512_mask_range_ps
+#define _mm512_mask_range_pd simde_mm512_mask_range_pd
+#define _mm512_fpclass_ps_mask of_class_f32
+#define _mm512_fpclass_pd_mask of_class_f64
 
 #endif
