@@ -30,7 +30,7 @@
 enum {
     FA_ROWS_AHEAD = 64,  /* keys that K and V are asked for before they are needed, mostly */
     FA_MOST_AHEAD = 128, /* the same, at most */
-    FA_SHALLOW = 32,     /* features of a head that has few */
+    FA_SHALLOW = 32,     /* features of a head that has few, for the table's kernels */
     FA_KEY_PADDING = 16, /* kernels look so far past the last key of a block */
     FA_PANEL_ALIGN = 32, /* panels hold a multiple of it, of keys and of features */
     FA_MAX_WIDTH = 64    /* rows of a tile on any instruction set, at most */
@@ -133,11 +133,11 @@ typedef struct {
     /* Of a sequence with fewer rows, keys times features, or rows times both, the other kernels are
      * the faster ones. */
     int min_rows, min_key_numbers, min_products;
-    int load_keys;      /* packed at a time, of one block or several; 0: nothing is packed */
-    int rows_ahead;     /* as FA_ROWS_AHEAD */
-    int chunk_keys;     /* of a head with several tiles: see sequence.h */
-    int most_thin_rows; /* of thin tiles: as in fa_kernels */
-    int shallow_rows;   /* the same of heads with no more than FA_SHALLOW features */
+    int load_keys;             /* packed at a time, of one block or several; 0: nothing is packed */
+    int rows_ahead;            /* as FA_ROWS_AHEAD */
+    int chunk_keys;            /* of a head with several tiles: see sequence.h */
+    int most_thin_rows;        /* of thin tiles: as in fa_kernels */
+    int shallow, shallow_rows; /* the same of heads with no more than so many features */
     /* Bytes of the panels of so many rows of q, k or v, and of p. */
     int64_t (*panel_bytes)(int64_t rows, int64_t depth);
     /* Rows [count] as they are stored; 0 if pieces do not carry some number. */

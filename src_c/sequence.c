@@ -88,7 +88,7 @@ static void choose(const fa_args *args, const fa_kernels *kernels, const fa_matr
 {
     const fa_matrix *wide = matrices->wide, *thin = matrices->thin;
     if (rows == 0) return;
-    const int shallow = args->depth <= FA_SHALLOW;
+    const int shallow = thin && args->depth <= thin->shallow;
     if (thin && rows <= (shallow ? thin->shallow_rows : thin->most_thin_rows) &&
         worth_it(args, thin, sequence, rows)) {
         sequence->matrix = thin;
