@@ -29,5 +29,6 @@ def copy(array):
 
 
 def at_line(array):
-    """Return the array itself if it begins at a line, else a copy."""
-    return copy(array) if array.ctypes.data % LINE else array
+    """Return the array itself if it begins at a line and can be written to, else a copy."""
+    fits = array.flags.writeable and array.ctypes.data % LINE == 0
+    return array if fits else copy(array)

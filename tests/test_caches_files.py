@@ -15,6 +15,7 @@ import pytest
 from cache_cases import LAYOUTS, filled, given
 
 import fastattn
+from fastattn import _aligned as aligned
 
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int8", "float8_e4m3fn"]
 KINDS = ["dense", "paged"]
@@ -160,6 +161,25 @@ def test_copies_take_tokens_of_their_own(kind, dtype, how, rng):
     assert not np.array_equal(found.state()["lengths"], cache.state()["lengths"])
     for name, array in cache.state().items():
         assert not np.shares_memory(found.state()[name], array)
+
+
+@pytest.mark.parametrize("how", ["grow", "take back"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_pickles_with_buffers_that_are_read_only(kind, how, rng):
+    """As other processes get them; protocol 5 makes some itself of a cache that is read-only."""
+    cache, buffers = filled(rng, kind), []
+    pickled = pickle.dumps(cache, 5, buffer_callback=buffers.append)
+    lines = [aligned.copy(np.frombuffer(buffer, np.uint8)) for buffer in buffers]
+    for line in lines:
+        line.flags.writeable = False
+    found = pickle.loads(pickled, buffers=lines)
+    same(found, cache)
+    if how == "grow":
+        grow(rng, found, cache)
+    else:
+        for each in found, cache:
+            each.reset() if kind == "dense" else each.truncate(each.ids[0], 8)
+    same(found, cache)
 
 
 @pytest.mark.parametrize("how", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))])

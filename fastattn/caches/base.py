@@ -245,7 +245,7 @@ class Cache(abc.ABC):
     def __setstate__(self, state):
         kept, dtype, layout = state
         vars(self).update(kept)
-        # pickle gives arrays that begin anywhere
+        # pickle gives arrays that begin anywhere, and of some buffers ones that are read-only
         arrays = {name: aligned.at_line(array) for name, array in self._arrays.items()}
         self._adopt(arrays, dtypes.named(dtype, tuple(dtypes.WIDTHS)), layout)
 

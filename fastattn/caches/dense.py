@@ -116,7 +116,7 @@ class KVCache(Cache):
         stored = self._stored(sources, None if lengths is None else counts)
         for target, source in zip(self._targets, stored, strict=True):
             _write(target, source, self._lengths, counts)
-        self._lengths += counts
+        self._lengths = self._lengths + counts  # not in place: of a pickle they may be read-only
 
     def attend(self, q: Array, **given: Any) -> Result:
         """`fastattn.attention` of queries over what is cached.
@@ -162,7 +162,7 @@ class KVCache(Cache):
 
     def reset(self) -> None:
         """Forget all tokens."""
-        self._lengths[:] = 0
+        self._lengths = np.zeros_like(self._lengths)
 
     def _all_lengths(self):
         return self._lengths.tolist()

@@ -32,6 +32,10 @@ class Sequence:
     evicted: int = 0
     table: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(4, np.int32))
 
+    def __setstate__(self, state):
+        vars(self).update(state)
+        self.table = self.table.copy()  # pickle may give one that is read-only
+
     def pages(self):
         """Pages that the sequence has."""
         return self.table[self.evicted : self.blocks]
@@ -87,6 +91,10 @@ class PagePool:
         self.free = list(range(pages))[::-1]
         self.sequences = {}
         self.next_id = 0
+
+    def __setstate__(self, state):
+        vars(self).update(state)
+        self.owners = self.owners.copy()  # as the tables of sequences
 
     def one(self, id):
         """Return the sequence of this name."""
