@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """``python -m fastattn run``: arrays in files, options as text, and what it says of bad ones."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +51,8 @@ def test_run_round_trip(files, capsys):
     close(np.load(folder / "out.npy"), out)
     close(np.load(folder / "lse.npy"), lse)
     printed = capsys.readouterr().out
-    assert "q 2x4x9x16, k 2x2x13x16, v 2x2x13x8, out 2x4x9x8 float32" in printed
+    types = "q 2x4x9x16 float32, k 2x2x13x16 float32, v 2x2x13x8 float32, out 2x4x9x8 float32"
+    assert types in printed
     assert "GFLOP/s" in printed
 
 
@@ -113,15 +115,17 @@ def test_run_writes_under_exactly_that_name(files):
 
 
 @pytest.mark.parametrize("option", ["-o", "--lse"])
-@pytest.mark.parametrize("name", ["q", "k", "v", "mask", "starts", "link"])
+@pytest.mark.parametrize("name", ["q", "k", "v", "mask", "starts", "k_scale", "link"])
 def test_run_keeps_its_inputs(files, name, option, capsys):
     folder, _ = files
     np.save(folder / "mask.npy", np.ones((9, 13), bool))
     np.save(folder / "starts.npy", np.zeros(2, int))
+    np.save(folder / "k_scale.npy", np.ones(2))
     (folder / "link.npy").hardlink_to(folder / "q.npy")
     path = folder / f"{name}.npy"
     before = path.read_bytes()
-    options = ["--mask", folder / "mask.npy", "--kv-starts", folder / "starts.npy", option, path]
+    options = ["--mask", folder / "mask.npy", "--kv-starts", folder / "starts.npy"]
+    options += ["--k-scale", folder / "k_scale.npy", option, path]
     assert cli.main(command(folder, *options)) == 2
     argument = option.replace("-o", "--out")
     assert f"{argument}: expected another file than the inputs, got " in capsys.readouterr().err
@@ -141,12 +145,76 @@ def test_run_reads_bfloat16_as_numpy_saves_it(files, capsys):
     np.testing.assert_array_equal(got, fastattn.attention(*narrow))
 
 
-def test_run_says_how_numpy_saves_fp8(files, capsys):
+def save_narrow(folder, arrays, dtype, per="token"):
+    """Write k.npy and v.npy of `dtype` as NumPy keeps them, and their scales; return all four."""
+    k, v, *scales = fastattn.quantize_kv(arrays["k"], arrays["v"], dtype, per)
+    as_bytes = dtype == "float8_e5m2"  # what NumPy writes for it NumPy does not read
+    for name, array in zip(("k", "v", "k_scale", "v_scale"), (k, v, *scales), strict=True):
+        np.save(
+            folder / f"{name}.npy", array.view(np.uint8) if as_bytes and name in "kv" else array
+        )
+    return k, v, *scales
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("of_q", ["float32", "bfloat16"])
+def test_run_reads_narrow_keys_and_values(files, dtype, of_q, capsys):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     folder, arrays = files
-    np.save(folder / "k.npy", arrays["k"].astype(ml_dtypes.float8_e4m3fn))
-    assert cli.main(command(folder)) == 2
-    assert "k.npy: dtype |V1, expected numbers (np.save writes fp8 as" in capsys.readouterr().err
+    q = arrays["q"].astype(getattr(ml_dtypes, of_q, of_q))
+    np.save(folder / "q.npy", q)
+    k, v, k_scale, v_scale = save_narrow(folder, arrays, dtype)
+    options = [] if dtype == "int8" else ["--kv-dtype", dtype]
+    options += [] if of_q == "float32" else ["--dtype", of_q]
+    options += ["--k-scale", folder / "k_scale.npy", "--v-scale", folder / "v_scale.npy"]
+    assert cli.main(command(folder, *options)) == 0
+    got = np.load(folder / "out.npy").view(q.dtype)
+    np.testing.assert_array_equal(
+        got, fastattn.attention(q, k, v, k_scale=k_scale, v_scale=v_scale)
+    )
+    assert f"k 2x2x13x16 {dtype}, v 2x2x13x8 {dtype}, out 2x4x9x8 {of_q}" in capsys.readouterr().out
+
+
+def test_run_takes_scales_as_numbers(files):
+    folder, arrays = files
+    k, v, k_scale, _ = save_narrow(folder, {n: a[:1] for n, a in arrays.items()}, "int8", "head")
+    [(first, second)] = k_scale.tolist()
+    assert cli.main(command(folder, f"--k-scale={first},{second}", "--v-scale", "0.5")) == 0
+    expected = reference.attention(arrays["q"], k, v, k_scale=k_scale[0], v_scale=0.5)
+    np.testing.assert_allclose(np.load(folder / "out.npy"), expected, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("saved", "options", "message"),
+    [
+        ("e4m3fn", [], "k.npy: dtype |V1, as np.save writes float8_e4m3fn or float8_e5m2: expected "
+                       "--kv-dtype with it"),
+        ("e5m2", ["--kv-dtype", "float8_e5m2"], "k.npy: dtype <f1, as np.save writes float8_e5m2"),
+        ("i1", ["--kv-dtype", "float8_e5m2"], "k.npy: expected bytes (uint8 or |V1) with "
+                                              "--kv-dtype, got int8"),
+        ("u1", [], "k: expected dtype float32, "),
+        ("fields", [], "k.npy: dtype [('a', 'u1'), ('b', 'u1')], expected numbers"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 9 else "",
+)  # fmt: skip
+def test_run_says_how_numpy_saves_bytes(files, saved, options, message, capsys):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    folder, arrays = files
+    fields = np.dtype([("a", "u1"), ("b", "u1")])
+    dtype = fields if saved == "fields" else getattr(ml_dtypes, f"float8_{saved}", saved)
+    np.save(folder / "k.npy", np.zeros(arrays["k"].shape, dtype))
+    assert cli.main(command(folder, *options)) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not (folder / "out.npy").exists()
+
+
+def test_run_says_what_fp8_needs(files, monkeypatch, capsys):
+    folder, arrays = files
+    np.save(folder / "k.npy", np.zeros(arrays["k"].shape, np.uint8))
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    assert cli.main(command(folder, "--kv-dtype", "float8_e4m3fn")) == 2
+    assert "--kv-dtype float8_e4m3fn needs ml_dtypes: pip install" in capsys.readouterr().err
 
 
 def spoil_missing(folder):
@@ -209,6 +277,9 @@ def test_run_bad_files(files, spoil, message, capsys):
         (["--kv-lengths", f"1,{10**23}"], "kv_lengths: expected integers of at most 64 bits"),
         (["--kv-lengths", "99"], "kv_lengths: "),
         (["--scale", "nan"], "scale: "),
+        (["--k-scale", "x"], "--k-scale: expected numbers or a .npy file, got 'x'"),
+        (["--v-scale", "nan"], "v_scale: expected a finite number, got nan"),
+        (["--v-scale", "1,2,3"], "v_scale: expected a number or shape (2,), (2, 2) or (2, 2, 13)"),
         (["--threads", "0"], "num_threads: "),
         (["--isa", "mmx"], "error: --isa: expected one of "),
         (["--lse", "/no/such/folder/lse.npy"], "no such directory"),

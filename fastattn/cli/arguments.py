@@ -85,9 +85,9 @@ def library_errors(part, library, extra=None):
         raise UsageError(error) from None
 
 
-def dtype_errors(dtype):
-    """Raise UsageError where a ``with`` block misses ml_dtypes, which ``--dtype`` needs."""
-    return library_errors(f"--dtype {dtype}", "ml_dtypes")
+def dtype_errors(dtype, option="--dtype"):
+    """Raise UsageError where a ``with`` block misses ml_dtypes, which this option needs."""
+    return library_errors(f"{option} {dtype}", "ml_dtypes")
 
 
 def check_isa(name):

@@ -15,6 +15,14 @@ from fastattn import _check_options as checks
 from fastattn import _check_tensors as tensors
 from fastattn.cli.arguments import UsageError, check_isa, check_output, dtype_errors, file_errors
 
+# NumPy forgets the types of ml_dtypes when it saves them: the option that says what an array of
+# such a dtype is, and what that may be.
+FORGOTTEN = {
+    np.dtype("V2"): ("--dtype", ("bfloat16",)),
+    np.dtype("V1"): ("--kv-dtype", ("float8_e4m3fn", "float8_e5m2")),
+}
+FILES_OF_NUMBERS = ("q_offset", "kv_lengths", "kv_starts", "k_scale", "v_scale")
+
 
 def add(subparsers):
     """Declare the subcommand."""
@@ -45,13 +53,20 @@ def add(subparsers):
     )  # fmt: skip
     parser.add_argument("--kv-lengths", metavar="N", help=f"keys that exist: {integers}")
     parser.add_argument("--kv-starts", metavar="N", help=f"first key that exists: {integers}")
+    scales = "a number, several with commas (one per kv head), or a .npy file as quantize_kv makes"
+    parser.add_argument("--k-scale", metavar="X", help=f"of k of int8 or fp8: {scales}")
+    parser.add_argument("--v-scale", metavar="X", help="of v likewise: true = stored times scale")
     parser.add_argument(
         "--layout", choices=("bhsd", "bshd"), default="bhsd", help="order of axes (%(default)s)"
     )
+    (_, words), (_, bytes_) = FORGOTTEN.values()
     parser.add_argument(
-        "--dtype", choices=("bfloat16",),
+        "--dtype", choices=words,
         help="what arrays of |V2 are: np.save writes bfloat16 as that, also the result's",
     )  # fmt: skip
+    parser.add_argument(
+        "--kv-dtype", choices=bytes_, help="what k and v of uint8 or |V1, the bytes of fp8, are"
+    )
     parser.add_argument("--isa", help="instruction set to use instead of the best one")
     parser.add_argument("--threads", type=int, help="number of threads")
     parser.set_defaults(run=run)
@@ -63,7 +78,7 @@ def run(options):
 
     check_isa(options.isa)
     _check_outputs(options)
-    arrays = [_load(path, options.dtype) for path in (options.q, options.k, options.v)]
+    arrays = [_load(options.q, options), *(_load_kv(p, options) for p in (options.k, options.v))]
     keywords = _keywords(options)
     try:
         with fastattn.use_isa(options.isa or fastattn.isa()):
@@ -85,7 +100,7 @@ def run(options):
 
 def _check_outputs(options):
     """Raise UsageError unless outputs can be written, each to a file of its own."""
-    others = (options.mask, options.q_offset, options.kv_lengths, options.kv_starts)
+    others = (options.mask, *(getattr(options, name) for name in FILES_OF_NUMBERS))
     inputs = [options.q, options.k, options.v, *(Path(each) for each in others if each)]
     for name, path in ("--out", options.out), ("--lse", options.lse):
         if path is None:
@@ -105,28 +120,48 @@ def _is_same(path, other):
         return path.resolve() == other.resolve()
 
 
-def _load(path, dtype=None):
-    """Return the array of a .npy file, memory-mapped; `dtype` is what one of |V2 is."""
+def _load(path, options):
+    """Return the array of a .npy file, memory-mapped; `options` say what a forgotten type was."""
     try:
         with file_errors(path):
             array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError):  # pickles are rejected, and NumPy speaks of them to everybody
+    except (ValueError, EOFError) as error:
+        if str(error).endswith("'<f1'"):
+            raise UsageError(
+                f"{path}: dtype <f1, as np.save writes float8_e5m2, which NumPy does not read: "
+                "expected bytes (np.save of array.view(numpy.uint8)) and --kv-dtype with them"
+            ) from None
+        # Pickles are rejected, and NumPy speaks of them to everybody.
         raise UsageError(f"{path}: no readable .npy file of numbers") from None
     if not isinstance(array, np.ndarray):
         array.close()
         raise UsageError(f"{path}: an .npz archive, expected a .npy file with one array")
     array = np.asarray(array)
-    if array.dtype == "V2":
-        if dtype is None:
-            raise UsageError(
-                f"{path}: dtype |V2, as np.save writes bfloat16: expected --dtype bfloat16 with it"
-            )
-        with dtype_errors(dtype):
-            array = array.view(dtypes.named(dtype, (dtype,)))
-    elif array.dtype.kind == "V":
-        found = array.dtype.str
-        raise UsageError(f"{path}: dtype {found}, expected numbers (np.save writes fp8 as |V1)")
-    return array
+    if array.dtype.kind != "V":
+        return array
+    if array.dtype not in FORGOTTEN:
+        raise UsageError(f"{path}: dtype {array.dtype}, expected numbers")
+    option, types = FORGOTTEN[array.dtype]
+    dtype = options.dtype if option == "--dtype" else options.kv_dtype
+    if dtype is None:
+        names = dtypes.listed(types)
+        raise UsageError(
+            f"{path}: dtype {array.dtype}, as np.save writes {names}: expected {option} with it"
+        )
+    with dtype_errors(dtype, option):
+        return array.view(dtypes.named(dtype, types))
+
+
+def _load_kv(path, options):
+    """Return k or v, which with ``--kv-dtype`` are bytes of fp8."""
+    array = _load(path, options)
+    if options.kv_dtype is None or array.dtype.name == options.kv_dtype:
+        return array
+    if array.dtype != np.uint8:
+        found = dtypes.dtype_name(array.dtype)
+        raise UsageError(f"{path}: expected bytes (uint8 or |V1) with --kv-dtype, got {found}")
+    with dtype_errors(options.kv_dtype, "--kv-dtype"):
+        return array.view(dtypes.named(options.kv_dtype, dtypes.NARROW))
 
 
 def _save(path, array):
@@ -148,30 +183,31 @@ def _is_stdout(path):
         return False
 
 
-def _integers(name, text):
-    """Return what was given for a position: None, an int, or an array."""
+def _numbers(name, options):
+    """Return what was given for an option of `FILES_OF_NUMBERS`: None, a number, or several."""
+    text = getattr(options, name)
     if text is None:
         return None
+    kind, what = (float, "numbers") if name.endswith("scale") else (int, "integers")
     try:
-        values = [int(word) for word in text.split(",")]
+        values = [kind(word) for word in text.split(",")]
     except ValueError:
         if not text or not Path(text).exists():
-            raise UsageError(f"--{name}: expected integers or a .npy file, got {text!r}") from None
-        return np.array(_load(Path(text)))
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option}: expected {what} or a .npy file, got {text!r}") from None
+        return np.array(_load(Path(text), options))
     return values[0] if len(values) == 1 else values
 
 
 def _keywords(options):
     """Return the keyword arguments of `attention`."""
     return {
-        "attn_mask": None if options.mask is None else _load(options.mask, options.dtype),
+        "attn_mask": None if options.mask is None else _load(options.mask, options),
         "causal": options.causal,
         "window_size": None if options.window is None else tuple(options.window),
         "scale": options.scale,
         "softcap": options.softcap,
-        "q_offset": _integers("q-offset", options.q_offset),
-        "kv_lengths": _integers("kv-lengths", options.kv_lengths),
-        "kv_starts": _integers("kv-starts", options.kv_starts),
+        **{name: _numbers(name, options) for name in FILES_OF_NUMBERS},
         "layout": options.layout,
         "num_threads": options.threads,
     }
@@ -181,9 +217,8 @@ def _report(arrays, out, operations, seconds):
     """Print shapes, time and speed."""
     from fastattn.measure import table
 
-    shapes = zip(("q", "k", "v", "out"), (*arrays, out), strict=True)
-    text = ", ".join(f"{name} {'x'.join(map(str, array.shape))}" for name, array in shapes)
-    print(f"{text} {out.dtype}")
+    named = zip(("q", "k", "v", "out"), (*arrays, out), strict=True)
+    print(", ".join(f"{name} {'x'.join(map(str, a.shape))} {a.dtype}" for name, a in named))
     print(f"{table.seconds_text(seconds)}, {operations / seconds / 1e9:.3g} GFLOP/s")
 
 
