@@ -10,7 +10,7 @@ from fake_peers import Exact, measured
 import fastattn
 from fastattn import cli
 from fastattn.cli import bench
-from fastattn.measure import peers, runner, table
+from fastattn.measure import peers, runner, suites, table
 from fastattn.measure.problems import Problem
 
 
@@ -60,6 +60,22 @@ def test_bench_compares_with_an_earlier_run(tmp_path, capsys):
     faster.write_text(json.dumps(data))
     assert cli.main([*arguments, "--compare", str(faster)]) == 2
     assert "the runs do not compare: threads" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float8_e4m3fn", "float8_e5m2"])
+def test_narrow_types_are_those_of_keys_and_values(dtype, capsys):
+    pytest.importorskip("ml_dtypes")
+    options = cli.parser().parse_args(["bench", "--suite", "decode", "--dtype", dtype])
+    chosen = bench._problems(options)
+    assert len(chosen) == len(suites.suite("decode"))
+    assert {(each.dtype, each.kv_dtype) for each in chosen} == {("float32", dtype)}
+    assert all(each.name.endswith(dtype) for each in chosen)
+    options = cli.parser().parse_args(["profile", "--shape", "1,4,2,1,16,8", "--dtype", dtype])
+    expected = Problem(Hq=4, Hkv=2, Sk=16, D=8, kv_dtype=dtype)
+    assert bench.one_problem(options.shape, options.dtype, False) == expected
+    arguments = ["bench", "--shape", "1,4,2,1,16,8", "--seconds", "0.01", "--peers", "none"]
+    assert cli.main([*arguments, "--dtype", dtype]) == 0  # it compares with the oracle
+    assert f"1x4/2x1:16x8 {dtype}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("rows", ["3", "[3]", "[{}]", '[{"name": "a", "subject": "b"}]', '["a"]'])

@@ -6,6 +6,7 @@ import csv
 import json
 from pathlib import Path
 
+from fastattn._check_dtypes import FLOATS, NARROW
 from fastattn.cli import progress
 from fastattn.cli.arguments import (
     UsageError,
@@ -21,7 +22,7 @@ from fastattn.cli.arguments import (
 )
 
 SUITES = ("short", "prefill", "causal", "decode", "varlen", "masks", "small", "models", "all")
-DTYPES = ("float32", "float64", "float16", "bfloat16", "int8")
+DTYPES = (*FLOATS, *NARROW)
 DETAILED = 2  # so many problems have a line for each library without being asked
 
 
@@ -44,7 +45,7 @@ def add(subparsers):
     )  # fmt: skip
     parser.add_argument(
         "--dtype", choices=DTYPES, default="float32",
-        help="of q, k and v; int8: of k and v, beside float32 queries (%(default)s)",
+        help="of q, k and v; int8 and fp8: of k and v, beside float32 queries (%(default)s)",
     )  # fmt: skip
     parser.add_argument("--isa", help="instruction set to use instead of the best one")
     parser.add_argument("--threads", type=int, help="of everything (default: what info says)")
@@ -181,7 +182,7 @@ def one_problem(text, dtype, causal):
     UsageError
         The text is no shape, or there is no such problem.
     """
-    from fastattn.measure import problems
+    from fastattn.measure import problems, suites
 
     names = ("B", "Hq", "Hkv", "Sq", "Sk", "D")
     try:
@@ -190,9 +191,8 @@ def one_problem(text, dtype, causal):
         raise UsageError(f"--shape: expected {','.join(names)}, got {text!r}") from None
     if min(sizes.values()) < 1:  # a Problem takes 0 for the default
         raise UsageError(f"--shape: expected sizes of at least 1, got {text}")
-    kinds = {"dtype": "float32", "kv_dtype": "int8"} if dtype == "int8" else {"dtype": dtype}
     try:
-        return problems.Problem(**sizes, **kinds, causal=causal)
+        return problems.Problem(**sizes, **suites.types(dtype), causal=causal)
     except ValueError as error:
         raise UsageError(f"--{error}") from None
 

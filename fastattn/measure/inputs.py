@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from fastattn import _aligned as aligned
+from fastattn import _check_dtypes as dtypes
 from fastattn.layers.positions import alibi_slopes
 
 MASK_BLOCK = 64  # side of the blocks that mask "blocks" consists of
@@ -35,12 +36,8 @@ class Inputs:
 
 
 def numpy_dtype(name):
-    """Return the NumPy type of that name; bfloat16 is that of ml_dtypes."""
-    if name == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
+    """Return the NumPy type of that name; bfloat16 and fp8 are those of ml_dtypes."""
+    return dtypes.named(name, tuple(dtypes.WIDTHS))
 
 
 @functools.lru_cache(maxsize=1)
@@ -50,7 +47,7 @@ def make(problem, seed):
     Raises
     ------
     ImportError
-        bfloat16 without ml_dtypes.
+        bfloat16 or fp8 without ml_dtypes.
     """
     p, rng = problem, np.random.default_rng(seed)
     q = _normal(rng, p, p.Hq, p.Sq, p.D, p.dtype)

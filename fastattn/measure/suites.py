@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 
+from fastattn._check_dtypes import NARROW
 from fastattn.measure.problems import MASKS, Problem
 
 LENGTHS = (256, 512, 1024, 2048, 4096)
@@ -140,6 +141,13 @@ SUITES = {
 }
 
 
+def types(dtype):
+    """Return the types of a `Problem` by one word: a narrow one is that of K and V alone."""
+    if dtype in NARROW:
+        return {"dtype": "float32", "kv_dtype": dtype}
+    return {"dtype": dtype, "kv_dtype": ""}
+
+
 def suite(name, dtype="float32"):
     """Return the problems of a suite; "all" is every one but "short".
 
@@ -147,19 +155,18 @@ def suite(name, dtype="float32"):
     ----------
     name : str
     dtype : str
-        "float32", "float64", "float16", "bfloat16", or "int8": float32 queries, int8 K and V.
+        "float32", "float64", "float16", "bfloat16", or as in `types` that of K and V: "int8",
+        "float8_e4m3fn", "float8_e5m2".
     """
     if name not in SUITES and name != "all":
         raise ValueError(f"suite: expected one of {', '.join([*SUITES, 'all'])}, got {name!r}")
     chosen = [key for key in SUITES if key != "short"] if name == "all" else [name]
-    of_queries = "float32" if dtype == "int8" else dtype
-    problems = [problem for key in chosen for problem in SUITES[key](dtype=of_queries)]
-    if dtype == "int8":
+    kinds = types(dtype)
+    problems = [problem for key in chosen for problem in SUITES[key](dtype=kinds["dtype"])]
+    if kinds["kv_dtype"]:
         # A name that was made from the shape is made anew, with the type.
         problems = [
-            dataclasses.replace(
-                each, kv_dtype="int8", name="" if each.name == each.label else each.name
-            )
+            dataclasses.replace(each, **kinds, name="" if each.name == each.label else each.name)
             for each in problems
         ]
     return list(dict.fromkeys(problems))
