@@ -47,17 +47,24 @@ def from_dlpack(name, value):
     """
     if not hasattr(type(value), "__dlpack__"):
         return None
-    if getattr(value, "requires_grad", False):
+    requires_grad = getattr(value, "requires_grad", False)
+    if requires_grad and not _is_inference(value):
         raise TypeError(
-            f"{name}: expected a tensor that needs no gradient, got one with requires_grad "
-            f"(pass {name}.detach(); fastattn has no backward here)"
+            f"{name}: expected a tensor that needs no gradient, got one with requires_grad (pass "
+            f"{name}.detach(), or call it under torch.no_grad(); fastattn has no backward here)"
         )
     if _has_tangent(value):
         raise TypeError(
             f"{name}: expected a tensor without a tangent, got one of forward-mode differentiation "
             f"(torch.autograd.forward_ad.unpack_dual({name}).primal has none)"
         )
-    return viewed(name, value)
+    return viewed(name, value.detach() if requires_grad else value)  # torch exports no other
+
+
+def _is_inference(value):
+    """Whether it is a tensor of torch that nobody would take a gradient by, as under no_grad."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor) and not torch.is_grad_enabled()
 
 
 def _has_tangent(value):

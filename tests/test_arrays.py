@@ -320,7 +320,7 @@ def test_out_that_overlaps_a_tensor(torch):
     [
         (lambda torch: torch.ones(2, 2, requires_grad=True),
          "q: expected a tensor that needs no gradient, got one with requires_grad "
-         r"\(pass q.detach\(\); fastattn has no backward here\)"),
+         r"\(pass q.detach\(\), or call it under torch.no_grad\(\); fastattn has no backward"),
         (lambda torch: torch.ones(2, 2, device="meta"), "torch.Tensor of torch.float32 on meta"),
         (lambda torch: torch.eye(2).to_sparse(), "torch.Tensor of torch.float32 on cpu: Cannot"),
         (lambda torch: torch.ones(2, 2, dtype=torch.complex64).conj(), "of torch.complex64 on cpu"),
@@ -335,6 +335,33 @@ def test_tensor_refused(torch, make, message):
     with pytest.raises(TypeError, match=message) as caught:
         fastattn.attention(make(torch), array, array)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("inference", ["no_grad", "inference_mode"])
+def test_parameters_are_read_where_nobody_takes_gradients(torch, rng, inference):
+    arrays = rng.standard_normal((3, 2, 5, 8), dtype=np.float32)
+    q, k, v = map(torch.from_numpy, arrays)
+    q, k = torch.nn.Parameter(q), k.requires_grad_()
+    cache = fastattn.KVCache(1, 2, 8, capacity=5)
+    expected = fastattn.attention(*arrays)
+    with getattr(torch, inference)():
+        out = torch.nn.Parameter(torch.empty(2, 5, 8))
+        assert fastattn.attention(q, k, v, out=out) is out
+        cache.append(k[None], v[None])
+        np.testing.assert_array_equal(cache.attend(q[None])[0], expected)
+    np.testing.assert_array_equal(out.detach().numpy(), expected)
+    for name in "qk":
+        given = dict(zip("qkv", arrays, strict=True)) | {name: {"q": q, "k": k}[name]}
+        with pytest.raises(TypeError, match=rf"^{name}: expected a tensor that needs no gradient"):
+            fastattn.attention(**given)
+
+
+def test_dual_parameter_refused_without_gradients(torch):
+    q, forward_ad = torch.ones(2, 2, requires_grad=True), torch.autograd.forward_ad
+    with forward_ad.dual_level(), torch.no_grad():
+        dual = forward_ad.make_dual(torch.ones(2, 2), torch.ones(2, 2)).requires_grad_()
+        with pytest.raises(TypeError, match=r"^k: expected a tensor without a tangent, got one"):
+            fastattn.attention(q, dual, q)
 
 
 def test_dual_tensor_refused(torch):

@@ -325,6 +325,10 @@ def test_tensor_that_requires_grad(problem):
     problem["q"].requires_grad_()
     with pytest.raises(TypeError, match=r"q: expected a tensor that needs no gradient"):
         flash_attn_with_kvcache(**problem)
+    with torch.no_grad():
+        out = flash_attn_with_kvcache(**problem)
+    problem["q"] = problem["q"].detach()
+    assert torch.equal(out, flash_attn_with_kvcache(**problem))
 
 
 def test_table_of_a_list(library, problem):
