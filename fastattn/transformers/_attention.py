@@ -33,7 +33,8 @@ def attend(
         Aligned at the top left, as in torch; a single query stands at the end. Default: that of
         the layer, True if it has none. Without effect beside a mask.
     sliding_window : int, optional
-        A query sees the keys fewer than so many places from its own. Without effect beside a mask.
+        At least 1: a query sees the keys fewer than so many places from its own. Without effect
+        beside a mask.
     cu_seq_lens_q, cu_seq_lens_k : Tensor, optional
         Where packed sequences begin and end, if there is no mask to say so.
     cache : None
@@ -54,7 +55,8 @@ def attend(
         `position_bias` with `cu_seq_lens_q` and no mask, or what sparse models and such with sinks
         for each query pass: ``indices``, ``block_indices``, ``sinks``.
     TypeError, ValueError
-        As `fastattn.torch.attention`; or a mask of another dtype or shape.
+        As `fastattn.torch.attention`; a mask of another dtype or shape; or `sliding_window` below 1
+        where it has an effect.
     """
     _refuse(dropout, cache, kwargs)
     options = {"scale": scaling, "softcap": softcap or 0.0, "sinks": s_aux}
@@ -113,6 +115,8 @@ def _table(mask):
 def _without_mask(query, key, causal, sliding_window, cu_seq_lens_q, cu_seq_lens_k):
     """Options of a call that says by arguments what it may see."""
     options = {}
+    if sliding_window is not None and sliding_window < 1:
+        raise ValueError(f"sliding_window: expected at least 1 or None, got {sliding_window}")
     left, right = -1 if sliding_window is None else sliding_window - 1, -1
     if causal:
         options["causal"], right = True, 0
