@@ -211,6 +211,8 @@ def test_sampling_is_repeatable(tmp_path, rng):
     options = {"max_new_tokens": 12, "temperature": 2.0}
     tokens = [model.generate(prompt, seed=seed, **options).tolist() for seed in (0, 0, 1)]
     assert tokens[0] == tokens[1] != tokens[2]
+    together = model.generate([prompt, prompt[:3]], seed=1, **options)
+    assert together[0].tolist() == tokens[2]  # as without the other prompt
     greedy = model.generate(prompt, max_new_tokens=12).tolist()
     assert model.generate(prompt, top_k=1, **options).tolist() == greedy
 

@@ -325,6 +325,19 @@ def test_samples_follow_the_probabilities():
     assert shares[1] == 0
 
 
+def test_a_row_is_drawn_by_itself(rng):
+    logits = normal(rng, 6, 3, 40)  # steps, rows
+    many, one = layers.Sampler(seed=5), layers.Sampler(seed=5)
+    found = np.array([many(step) for step in logits])
+    assert found[:, 0].tolist() == [one(step[:1])[0] for step in logits]
+    assert one(logits[0])[1:].tolist() == found[0, 1:].tolist()  # rows that come later
+    alike = np.repeat(logits[:1, :1], 50, axis=1)[0]
+    assert len(set(layers.Sampler(seed=5)(alike))) > 10  # but each row is another sample
+    generator = np.random.default_rng(5)
+    shared = [layers.Sampler(seed=generator)(alike).tolist() for _ in range(2)]
+    assert shared[0] == layers.Sampler(seed=5)(alike).tolist() != shared[1]
+
+
 def test_samplers_of_equal_settings_are_equal():
     assert layers.Sampler(0.5, 3, 0.9, 1) == layers.Sampler(0.5, 3, 0.9, 1)
     assert layers.Sampler(0.5) != layers.Sampler()

@@ -60,7 +60,8 @@ class Sampler:
         Only the fewest likeliest tokens that together have at least this probability (Holtzman et
         al. 2020, arXiv:1904.09751), counted after `top_k`.
     seed : int or numpy.random.Generator, optional
-        The same seed, at least 0, draws the same tokens.
+        The same seed, at least 0, draws the same tokens: for each row from a stream of its own, so
+        that rows beside it change nothing.
 
     Raises
     ------
@@ -73,6 +74,7 @@ class Sampler:
     top_p: float | None = None
     seed: int | np.random.Generator | None = None
     _random: np.random.Generator = field(init=False, repr=False, compare=False)
+    _streams: list[np.random.Generator] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if options.number("temperature", self.temperature) <= 0:
@@ -86,7 +88,7 @@ class Sampler:
             raise ValueError(f"top_p: expected a number above 0, up to 1, got {self.top_p:g}")
         if self.seed is not None and not isinstance(self.seed, np.random.Generator):
             options.integer("seed", self.seed, 0)
-        self._random = np.random.default_rng(self.seed)
+        self._random, self._streams = np.random.default_rng(self.seed), []
 
     def probabilities(self, logits: npt.NDArray) -> npt.NDArray:
         """Return what is drawn from.
@@ -141,7 +143,10 @@ class Sampler:
             As of `probabilities`. Nothing is drawn.
         """
         reached = np.cumsum(self.probabilities(logits), axis=-1)
-        drawn = self._random.random((len(reached), 1)) * reached[:, -1:]
+        for _ in range(len(self._streams), len(reached)):
+            self._streams.append(np.random.default_rng(self._random.integers(2**63)))
+        uniform = [[stream.random()] for stream in self._streams[: len(reached)]]
+        drawn = np.array(uniform).reshape(-1, 1) * reached[:, -1:]
         return (reached <= drawn).sum(axis=-1)
 
 
