@@ -176,7 +176,8 @@ class Llama:
             the model.
         caches : sequence of Cache, optional
             From `new_caches`, to go on from: the prompts are what comes behind the tokens in them.
-            Afterwards they hold all but the last of the new tokens. Default: new ones.
+            Afterwards they hold these and all but the last of the new tokens; with `max_new_tokens`
+            0, which computes nothing, what they held. Default: new ones.
 
         Returns
         -------
