@@ -318,7 +318,9 @@ def test_errors_of_narrow_caches():
 
 @pytest.mark.parametrize("name", ["block_table", "layout", "k_scale", "v_scale"])
 def test_options_that_the_cache_gives(name):
-    with pytest.raises(ValueError, match=f"{name}: expected none, because the cache gives its own"):
+    with pytest.raises(
+        ValueError, match=f"{name}: expected none, as the cache gives its own, got an"
+    ):
         make().attend(np.ones((3, 4, 1, 8), np.float32), **{name: "bhsd"})
 
 
@@ -333,6 +335,22 @@ def test_lengths_that_are_not_there(rng):
     with pytest.raises(ValueError, match="lengths: expected values from 0 to 20, got -1"):
         cache.truncate(-1)
     assert cache.lengths.tolist() == [5, 2, 5]
+
+
+@pytest.mark.parametrize(
+    "layout, shape",
+    [
+        ("bhsd", (1, 4, 5, 7)), ("bhsd", (1, 3, 4, 8)), ("bhsd", (3, 4, 8)), ("bhsd", (4, 8)),
+        ("bshd", (1, 5, 4, 7)), ("bshd", (1, 4, 3, 8)), ("bshd", (4, 3, 8)), ("bshd", (4, 8)),
+    ],
+)  # fmt: skip
+def test_attend_of_another_depth_or_heads(layout, shape):
+    """What the cache gives `attention` is not the caller's to mend."""
+    cache = fastattn.KVCache(1, 2, 8, capacity=4, layout=layout)
+    with pytest.raises(ValueError) as caught:
+        cache.attend(np.ones(shape, np.float32))
+    expected = "q: expected depth 8 and a multiple of 2 heads for this cache"
+    assert str(caught.value) == f"{expected}, got shape {shape}"
 
 
 @pytest.mark.parametrize("of_cache, batch", [(3, 2), (1, 2), (3, 4)])

@@ -137,6 +137,7 @@ def test_the_last_owner_needs_no_copy():
     assert cache.free_pages == 1
 
 
+OF_CACHE = "q: expected depth 8 and a multiple of 2 heads for this cache, got shape "
 METHODS = {
     "fork": (("fork", 9), ValueError, "id: expected a sequence of this cache, got 9"),
     "fork list": (("fork", [0]), TypeError, "id: expected an integer, got list"),
@@ -154,6 +155,13 @@ METHODS = {
                        "q: expected 2 sequences like ids, got shape (4, 1, 8)"),
     "more of rank 5": (("attend", [0, 1], np.ones((3, 1, 4, 1, 8), np.float32)), ValueError,
                        "q: expected 2 sequences like ids, got shape (3, 1, 4, 1, 8)"),
+    "depth": (("attend", [0], np.ones((1, 4, 1, 5), np.float32)), ValueError, OF_CACHE),
+    "packed depth": (("attend_varlen", [0], np.ones((2, 4, 5), np.float32), [0, 2]), ValueError,
+                     OF_CACHE),
+    "packed heads": (("attend_varlen", [0], np.ones((2, 3, 8), np.float32), [0, 2]), ValueError,
+                     OF_CACHE),
+    "packed axes": (("attend_varlen", [0], np.ones((2, 8), np.float32), [0, 2]), ValueError,
+                    "q: expected 3 axes (tokens, heads, depth), got shape (2, 8)"),
     "cuts": (("attend_varlen", [0], np.ones((3, 4, 8), np.float32), [0, 1, 3]), ValueError,
              "cu_seqlens_q: expected shape (2,) for these ids, got shape (3,)"),
     "array of cuts": (
@@ -187,7 +195,9 @@ def test_truncate_before_what_was_evicted():
 def test_options_that_the_cache_gives(method, option):
     cache = crowded()
     cuts = [[0, 1]] if method == "attend_varlen" else []
-    with pytest.raises(ValueError, match=f"{option}: expected none, because the cache gives its"):
+    with pytest.raises(
+        ValueError, match=f"{option}: expected none, as the cache gives its own, got"
+    ):
         getattr(cache, method)(0, np.ones((1, 4, 8), np.float32), *cuts, **{option: 1})
 
 

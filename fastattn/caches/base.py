@@ -206,7 +206,9 @@ class Cache(abc.ABC):
         """Return the options of attend, with what the cache gives itself."""
         for name in OWN_OPTIONS:
             if name in given:
-                raise ValueError(f"{name}: expected none, because the cache gives its own")
+                raise ValueError(
+                    f"{name}: expected none, as the cache gives its own, got an argument"
+                )
         if given.get("kv_lengths") is not None:
             asked = options.per_batch("kv_lengths", given["kv_lengths"], lengths.shape, 0, MOST)
             if (asked > lengths).any():
@@ -361,11 +363,19 @@ class Cache(abc.ABC):
         return {name: np.array(word) for name, word in words.items()}
 
 
-def check_sequences(q, counts, expected):
-    """Refuse queries of another number of sequences than one of `counts`.
+def check_queries(cache, q, counts, expected, packed=False):
+    """Refuse queries of another number of sequences than one of `counts`, or of heads or a depth
+    that the cache has no keys for.
 
     `attention` would speak of the arguments that it gets from the cache.
     """
     shape = getattr(q, "shape", None)
-    if isinstance(shape, tuple) and math.prod(shape[:-3]) not in counts:
-        raise ValueError(f"q: expected {expected}, got shape {tuple(shape)}")
+    if not isinstance(shape, tuple):
+        return
+    _, kv_heads, _, depth = cache._targets[0].shape
+    heads = shape[-2 if packed or cache.layout == "bshd" else -3] if len(shape) > 2 else 1
+    if math.prod(shape[:-3]) in counts:
+        if shape[-1:] == (depth,) and heads % kv_heads == 0:
+            return
+        expected = f"depth {depth} and a multiple of {kv_heads} heads for this cache"
+    raise ValueError(f"q: expected {expected}, got shape {tuple(shape)}")
