@@ -79,7 +79,7 @@ CASES = {
     ),
     "offset of self-attention": (
         lambda: attention()(X, q_offset=1), ValueError,
-        "q_offset: expected None without context or keys_values",
+        "q_offset: expected None without context or keys_values, got an argument",
     ),
     "offset": (
         lambda: attention()(X, X, q_offset=[1, 2, 3]), ValueError,

@@ -219,10 +219,11 @@ CASES = {
     ),
     "context of causal": (
         lambda: attention(causal=True)(X, X), ValueError,
-        "context: expected None with causal attention",
+        "context: expected None with causal attention, got an argument",
     ),
     "context and cache": (
-        lambda: attention()(X, X, cache=cache()), ValueError, "cache: expected None together",
+        lambda: attention()(X, X, cache=cache()), ValueError,
+        "cache: expected None together with context, got both",
     ),
     "cache without batch": (
         lambda: attention()(X[0], cache=cache()), ValueError,
@@ -230,7 +231,7 @@ CASES = {
     ),
     "cache and another attention": (
         lambda: attention()(X, cache=cache(), attention=fastattn.attention), ValueError,
-        "attention: expected None with cache",
+        "attention: expected None with cache, which attends by itself, got both",
     ),
     "lengths": (
         lambda: attention()(X, lengths=[1, 9]), ValueError, "^lengths: expected values from 0 to 5",
@@ -261,7 +262,7 @@ CASES = {
     ),
     "packed with mask": (
         lambda: attention()(X[0], cu_seqlens=[0, 5], attn_mask=np.ones((5, 5), bool)), ValueError,
-        "attn_mask: expected None with cu_seqlens",
+        "attn_mask: expected None with cu_seqlens, got both",
     ),
     "cu_seqlens": (
         lambda: attention()(X[0], cu_seqlens=[0, 4]), ValueError,

@@ -23,11 +23,11 @@ def check_call(causal, x, need_weights, **given):
     one = [name for name in SOURCES if name in present]
     cross = present & {"context", "keys_values"}
     if len(one) > 1:
-        raise ValueError(f"{one[1]}: expected None together with {one[0]}")
+        raise ValueError(f"{one[1]}: expected None together with {one[0]}, got both")
     if causal and cross:
-        raise ValueError(f"{one[0]}: expected None with causal attention")
+        raise ValueError(f"{one[0]}: expected None with causal attention, got an argument")
     if "q_offset" in present and not cross:
-        raise ValueError("q_offset: expected None without context or keys_values")
+        raise ValueError("q_offset: expected None without context or keys_values, got an argument")
     if "cache" in present:
         check_cache(given["cache"])
         if x.ndim != 3:
@@ -36,7 +36,9 @@ def check_call(causal, x, need_weights, **given):
         if layout != "bhsd":
             raise ValueError(f"cache: expected layout 'bhsd', got {layout!r}")
         if "attention" in present:
-            raise ValueError("attention: expected None with cache, which attends by itself")
+            raise ValueError(
+                "attention: expected None with cache, which attends by itself, got both"
+            )
     if "cu_seqlens" in present:
         if x.ndim != 2:
             raise ValueError(f"x: expected (tokens, features) with cu_seqlens, got {x.shape}")
@@ -44,7 +46,7 @@ def check_call(causal, x, need_weights, **given):
             raise ValueError("need_weights: expected False with cu_seqlens, got True")
         for name in ("attn_mask", "lengths"):
             if name in present:
-                raise ValueError(f"{name}: expected None with cu_seqlens")
+                raise ValueError(f"{name}: expected None with cu_seqlens, got both")
 
 
 def attend(attention, q, k, v, call):
