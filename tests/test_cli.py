@@ -145,7 +145,7 @@ def test_check_reports_an_exception_as_a_miss(monkeypatch, capsys):
         (["check", "--seed", "-1"], "--seed: expected at least 0, got -1"),
         (["check", "--index", "-2"], "--index: expected at least 0, got -2"),
         (["bench", "--isa", "mmx"], "--isa: expected one of"),
-        (["bench", "--peers", "cuda"], "peer 'cuda': expected one of numpy"),
+        (["bench", "--peers", "cuda"], "--peers: peer 'cuda': expected one of numpy"),
         (["bench", "--shape", "1,2,3"], "--shape: expected B,Hq,Hkv,Sq,Sk,D, got '1,2,3'"),
         (["bench", "--shape", "1,3,2,8,8,8"], "no multiple of Hkv"),
         (["bench", "--threads", "0"], "--threads: expected 1 to 1024, got 0"),

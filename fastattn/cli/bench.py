@@ -143,7 +143,7 @@ def _measure(options, chosen, threads):
                 raise
             return rows, True
         except ValueError as error:  # the name of a peer; what libraries raise is in the rows
-            raise UsageError(error) from None
+            raise UsageError(f"--peers: {error}") from None
     return rows, False
 
 
