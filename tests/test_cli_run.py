@@ -76,8 +76,10 @@ def test_run_other_layout_and_two_axes(files):
         (["--kv-lengths", "unsigned.npy"], {"kv_lengths": np.array([5, 13])}),
         (["--window", str(10**23), "2"], {"window_size": (-1, 2)}),
         (["--q-offset=-2,4", "--causal"], {"q_offset": np.array([-2, 4]), "causal": True}),
+        (["--sinks=-1,0,0.5,2"], {"sinks": np.array([-1, 0, 0.5, 2])}),
+        (["--alibi-slopes", "slopes.npy"], {"alibi_slopes": np.arange(4) / 4}),
     ],
-    ids=["lead", "unsigned", "window", "negative"],
+    ids=["lead", "unsigned", "window", "negative", "sinks", "slopes"],
 )
 def test_run_takes_what_attention_takes(files, options, keywords, monkeypatch):
     folder, arrays = files
@@ -85,10 +87,31 @@ def test_run_takes_what_attention_takes(files, options, keywords, monkeypatch):
         np.save(folder / f"{name}.npy", array[:, None])
     np.save(folder / "lead.npy", np.array([[5], [13]]))
     np.save(folder / "unsigned.npy", np.array([5, 13], np.uint64))
+    np.save(folder / "slopes.npy", np.arange(4) / 4)
     monkeypatch.chdir(folder)
     assert cli.main(command(folder, *options)) == 0
     expected = reference.attention(*(array[:, None] for array in arrays.values()), **keywords)
     close(np.load(folder / "out.npy"), expected)
+
+
+def test_run_takes_one_number_per_head_of_one(files):
+    folder, arrays = files
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array[0, 0])
+    assert cli.main(command(folder, "--sinks", "1.5", "--alibi-slopes", "0.5")) == 0
+    one = (array[0, 0] for array in arrays.values())
+    expected = reference.attention(*one, sinks=np.array([1.5]), alibi_slopes=np.array([0.5]))
+    close(np.load(folder / "out.npy"), expected)
+
+
+def test_run_hands_precision_on(files, monkeypatch):
+    real, given = fastattn.attention, []
+    monkeypatch.setattr(
+        fastattn, "attention", lambda *a, **kw: given.append(kw["precision"]) or real(*a, **kw)
+    )
+    for options in ([], ["--precision", "medium"]):
+        assert cli.main(command(files[0], *options)) == 0
+    assert given == ["highest", "medium"]
 
 
 @pytest.mark.forces_isa
@@ -279,6 +302,8 @@ def test_run_bad_files(files, spoil, message, capsys):
         (["--scale", "nan"], "scale: "),
         (["--k-scale", "x"], "--k-scale: expected numbers or a .npy file, got 'x'"),
         (["--v-scale", "nan"], "v_scale: expected a finite number, got nan"),
+        (["--sinks", "1,2"], "sinks: expected shape (4,), got shape (2,)"),
+        (["--alibi-slopes", "a"], "--alibi-slopes: expected numbers or a .npy file, got 'a'"),
         (["--v-scale", "1,2,3"], "v_scale: expected a number or shape (2,), (2, 2) or (2, 2, 13)"),
         (["--threads", "0"], "num_threads: "),
         (["--isa", "mmx"], "error: --isa: expected one of "),

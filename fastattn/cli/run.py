@@ -21,7 +21,9 @@ FORGOTTEN = {
     np.dtype("V2"): ("--dtype", ("bfloat16",)),
     np.dtype("V1"): ("--kv-dtype", ("float8_e4m3fn", "float8_e5m2")),
 }
-FILES_OF_NUMBERS = ("q_offset", "kv_lengths", "kv_starts", "k_scale", "v_scale")
+INTEGERS = ("q_offset", "kv_lengths", "kv_starts")
+PER_HEAD = ("alibi_slopes", "sinks")
+FILES_OF_NUMBERS = (*INTEGERS, "k_scale", "v_scale", *PER_HEAD)
 
 
 def add(subparsers):
@@ -56,6 +58,9 @@ def add(subparsers):
     scales = "a number, several with commas (one per kv head), or a .npy file as quantize_kv makes"
     parser.add_argument("--k-scale", metavar="X", help=f"of k of int8 or fp8: {scales}")
     parser.add_argument("--v-scale", metavar="X", help="of v likewise: true = stored times scale")
+    per_head = "one per head of q, with commas, or a .npy file"
+    parser.add_argument("--alibi-slopes", metavar="X", help=f"slopes of ALiBi: {per_head}")
+    parser.add_argument("--sinks", metavar="X", help=f"scores that add to the sum: {per_head}")
     parser.add_argument(
         "--layout", choices=("bhsd", "bshd"), default="bhsd", help="order of axes (%(default)s)"
     )
@@ -66,6 +71,12 @@ def add(subparsers):
     )  # fmt: skip
     parser.add_argument(
         "--kv-dtype", choices=bytes_, help="what k and v of uint8 or |V1, the bytes of fp8, are"
+    )
+    parser.add_argument(
+        "--precision",
+        choices=checks.PRECISIONS,
+        default="highest",
+        help="for float32 (%(default)s)",
     )
     parser.add_argument("--isa", help="instruction set to use instead of the best one")
     parser.add_argument("--threads", type=int, help="number of threads")
@@ -188,7 +199,7 @@ def _numbers(name, options):
     text = getattr(options, name)
     if text is None:
         return None
-    kind, what = (float, "numbers") if name.endswith("scale") else (int, "integers")
+    kind, what = (int, "integers") if name in INTEGERS else (float, "numbers")
     try:
         values = [kind(word) for word in text.split(",")]
     except ValueError:
@@ -196,7 +207,7 @@ def _numbers(name, options):
             option = name.replace("_", "-")
             raise UsageError(f"--{option}: expected {what} or a .npy file, got {text!r}") from None
         return np.array(_load(Path(text), options))
-    return values[0] if len(values) == 1 else values
+    return values[0] if len(values) == 1 and name not in PER_HEAD else values
 
 
 def _keywords(options):
@@ -209,6 +220,7 @@ def _keywords(options):
         "softcap": options.softcap,
         **{name: _numbers(name, options) for name in FILES_OF_NUMBERS},
         "layout": options.layout,
+        "precision": options.precision,
         "num_threads": options.threads,
     }
 
