@@ -337,33 +337,6 @@ def test_tensor_refused(torch, make, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("inference", ["no_grad", "inference_mode"])
-def test_parameters_are_read_where_nobody_takes_gradients(torch, rng, inference):
-    arrays = rng.standard_normal((3, 2, 5, 8), dtype=np.float32)
-    q, k, v = map(torch.from_numpy, arrays)
-    q, k = torch.nn.Parameter(q), k.requires_grad_()
-    cache = fastattn.KVCache(1, 2, 8, capacity=5)
-    expected = fastattn.attention(*arrays)
-    with getattr(torch, inference)():
-        out = torch.nn.Parameter(torch.empty(2, 5, 8))
-        assert fastattn.attention(q, k, v, out=out) is out
-        cache.append(k[None], v[None])
-        np.testing.assert_array_equal(cache.attend(q[None])[0], expected)
-    np.testing.assert_array_equal(out.detach().numpy(), expected)
-    for name in "qk":
-        given = dict(zip("qkv", arrays, strict=True)) | {name: {"q": q, "k": k}[name]}
-        with pytest.raises(TypeError, match=rf"^{name}: expected a tensor that needs no gradient"):
-            fastattn.attention(**given)
-
-
-def test_dual_parameter_refused_without_gradients(torch):
-    q, forward_ad = torch.ones(2, 2, requires_grad=True), torch.autograd.forward_ad
-    with forward_ad.dual_level(), torch.no_grad():
-        dual = forward_ad.make_dual(torch.ones(2, 2), torch.ones(2, 2)).requires_grad_()
-        with pytest.raises(TypeError, match=r"^k: expected a tensor without a tangent, got one"):
-            fastattn.attention(q, dual, q)
-
-
 def test_dual_tensor_refused(torch):
     """It exports its primal as if that were all of it."""
     q, forward_ad = torch.ones(2, 2), torch.autograd.forward_ad

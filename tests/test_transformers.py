@@ -362,3 +362,17 @@ def test_name():
     assert found[1]["mine"] is fastattn.transformers.attention_mask
     with pytest.raises(TypeError, match=r"name: expected a string, got int"):
         fastattn.transformers.register(3)
+
+
+@pytest.mark.parametrize("window", [0, -1])
+@pytest.mark.parametrize("causal", [False, True])
+def test_no_window_of_nothing(causal, window):
+    """It would be an unbounded one."""
+    query, allowed = torch.ones(1, 2, 6, 8), torch.ones(1, 1, 6, 6, dtype=torch.bool)
+    options = {"sliding_window": window, "is_causal": causal}
+    with pytest.raises(ValueError, match=rf"^sliding_window: expected at least 1 .* got {window}"):
+        fastattn.transformers.attend(None, query, query, query, None, **options)
+    out = fastattn.transformers.attend(None, query, query, query, allowed, **options)[
+        0
+    ]  # the mask says everything
+    torch.testing.assert_close(out, torch.ones(1, 6, 2, 8))

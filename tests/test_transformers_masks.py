@@ -342,18 +342,6 @@ def test_no_mask(causal, queries, keys, window):
         torch.testing.assert_close(out, expected)
 
 
-@pytest.mark.parametrize("window", [0, -1])
-@pytest.mark.parametrize("causal", [False, True])
-def test_no_window_of_nothing(causal, window):
-    """It would be an unbounded one."""
-    query, allowed = torch.ones(1, 2, 6, 8), torch.ones(1, 1, 6, 6, dtype=torch.bool)
-    options = {"sliding_window": window, "is_causal": causal}
-    with pytest.raises(ValueError, match=rf"^sliding_window: expected at least 1 .* got {window}"):
-        ft.attend(None, query, query, query, None, **options)
-    out = ft.attend(None, query, query, query, allowed, **options)[0]  # the mask says everything
-    torch.testing.assert_close(out, torch.ones(1, 6, 2, 8))
-
-
 @pytest.mark.parametrize("mask", ["none", "ranges", "bool", "float"])
 def test_position_bias(mask):
     generator = torch.Generator().manual_seed(0)
