@@ -18,7 +18,8 @@ def attention(
     """`fastattn.attention` on CPU tensors, read where they lie.
 
     Works under torch.compile (as one node of the graph), torch.export and torch.inference_mode.
-    There is no backward yet: that of a result that requires grad raises NotImplementedError.
+    There is no backward yet: that of a result that requires grad raises NotImplementedError. To
+    write into a tensor of yours, ``fastattn.attention(q, k, v, out=tensor)`` takes tensors as well.
 
     Parameters
     ----------
