@@ -67,7 +67,8 @@ def attend(attention, q, k, v, call):
 
 def attend_cached(cache, q, k, v, lengths, need_weights, call):
     """Append k, v to the cache and attend to all that is in it."""
-    cache.append(k, v, lengths=lengths)
+    with _check.renamed(k="cache.k", v="cache.v"):
+        cache.append(k, v, lengths=lengths)
     weights = None
     if need_weights:
         longest = int(cache.lengths.max(initial=0))
