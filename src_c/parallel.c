@@ -198,7 +198,8 @@ static void in_child(void)
     forget_helpers();
 }
 
-static void watch_forks(void) { pthread_atfork(before_fork, in_parent, in_child); }
+static int watching; /* without it, a child would wait for locks of threads that it does not have */
+static void watch_forks(void) { watching = !pthread_atfork(before_fork, in_parent, in_child); }
 
 /* ---- a caller ---- */
 
@@ -216,6 +217,7 @@ static void hire(int wanted)
 {
     sigset_t others, before;
     pthread_once(&watched, watch_forks);
+    if (!watching) return;
     pthread_mutex_lock(&mutex);
     signals_of_others(&others);
     pthread_sigmask(SIG_SETMASK, &others, &before);

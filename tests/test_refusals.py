@@ -11,7 +11,7 @@ import programs
 import pytest
 
 COMPILER = shutil.which("gcc") or shutil.which("cc")
-MEMORY, THREADS, MACHINE = 1, 2, 8
+MEMORY, THREADS, FORKS, MACHINE = 1, 2, 4, 8
 ALWAYS = 1 << 30
 pytestmark = [
     pytest.mark.no_sanitizer,
@@ -120,6 +120,17 @@ def test_threads(refusals):
         print(helpers())
     """
     assert run(code, refusals) == ["0", "True", "1", "True", "2", "True", "4"]
+
+
+def test_no_helpers_where_forks_go_unnoticed(refusals):
+    """A child would wait for the lock of a thread that it does not have."""
+    code = """
+        for name in calls:
+            check(name, num_threads=3)
+        print(helpers())
+    """
+    assert run(code, refusals, REFUSED=str(FORKS)) == ["0"]
+    assert run(code, refusals) == ["2"]
 
 
 def test_answers_about_the_machine(refusals):
