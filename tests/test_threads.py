@@ -239,27 +239,6 @@ def test_cgroup_quota_that_cannot_be_read_is_none(tmp_path):
 
 
 @pytest.mark.no_sanitizer
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_fork():
-    """A child of a process that has computed in parallel computes too, and never hangs."""
-    result = programs.run(
-        """
-        import os, sys, numpy as np, fastattn
-        q = np.random.default_rng(0).standard_normal((2, 8, 200, 64)).astype(np.float32)
-        expected = fastattn.attention(q, q, q, num_threads=2)
-        for _ in range(3):
-            child = os.fork()
-            if child == 0:
-                same = np.array_equal(fastattn.attention(q, q, q, num_threads=2), expected)
-                os._exit(0 if same else 1)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-            assert np.array_equal(fastattn.attention(q, q, q, num_threads=2), expected)
-        """
-    )
-    assert result.returncode == 0, result.stderr
-
-
-@pytest.mark.no_sanitizer
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 def test_interrupt_leaves_everything_usable():
     result = programs.run(
