@@ -32,6 +32,7 @@ STEPS = {
     "prompt, then one by one": [(6, None), (1, None), (1, None)],
     "ragged prompt": [(6, [6, 0, 3]), (1, None), (1, [1, 0, 1]), (3, None), (2, [0, 2, 1])],
     "nothing": [(0, None), (4, 0), (2, 2)],
+    "padding that has no room": [(18, None), (4, 2)],
 }
 
 

@@ -161,6 +161,8 @@ WRONG_STATES = {
               "k: expected 4 axes, none of them empty, got shape (3, 2, 0, 8)"),
     "tokens of v": ("dense", {"v": np.zeros((3, 2, 12, 5), np.float32)}, ValueError,
                     "v: expected shape (3, 2, 11, Dv) like k, got shape (3, 2, 12, 5)"),
+    "scales of k": ("int8", {"k_scale": np.ones((3, 11, 2), np.float32)}, ValueError,
+                    "k_scale: expected shape (3, 2, 11), got shape (3, 11, 2)"),
     "scales": ("int8", {"v_scale": np.ones((3, 11, 2), np.float32)}, ValueError,
                "v_scale: expected shape (3, 2, 11), got shape (3, 11, 2)"),
     "ids": ("paged", {"ids": np.array([2, 2, 3])}, ValueError,
@@ -207,8 +209,9 @@ def test_directory_that_is_in_use(rng, tmp_path):
 
 
 def test_map_of_sizes_that_do_not_fit(rng, tmp_path):
-    with pytest.raises(OSError):
-        fastattn.KVCache.memmap(tmp_path, 1, 2, 8, 2**50, capacity=11)
+    with pytest.raises(OSError) as caught:
+        fastattn.KVCache.memmap(tmp_path, 1, 2, 2**50, 8, capacity=11)
+    assert not isinstance(caught.value, FileNotFoundError)  # v is not begun
     assert os.listdir(tmp_path) == []
     filled(rng, "dense", tmp_path)
 

@@ -53,6 +53,7 @@ def test_append_puts_tokens_behind_those_before(page_size, layout, rng):
         holds(cache, name, *(np.concatenate(part, axis=1) for part in zip(*each, strict=True)))
     assert cache.lengths([second, first]).tolist() == [cache.length(second), cache.length(first)]
     assert cache.free_pages == 60 - sum(-(-cache.length(i) // cache.page_size) for i in cache.ids)
+    assert all(cache._pool.one(name).table.size <= 32 for name in cache.ids)  # for 17 pages at most
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
