@@ -31,7 +31,8 @@ enum {
     FA_ROWS_AHEAD = 64,  /* keys that K and V are asked for before they are needed, mostly */
     FA_MOST_AHEAD = 128, /* the same, at most */
     FA_SHALLOW = 32,     /* features of a head that has few, for the table's kernels */
-    FA_KEY_PADDING = 16, /* kernels look so far past the last key of a block */
+    FA_KEY_PADDING = 16, /* kernels look so far past the last key of a block, */
+    FA_ROW_PADDING = 24, /* and of its rows so far: they ask for those of the tile behind it */
     FA_PANEL_ALIGN = 32, /* panels hold a multiple of it, of keys and of features */
     FA_MAX_WIDTH = 64    /* rows of a tile on any instruction set, at most */
 };
@@ -92,9 +93,10 @@ typedef struct {
 /* Up to key_block keys, as rows that lie anywhere. */
 typedef struct {
     int keys;
-    const void *const *k, *const *v;             /* [keys + FA_KEY_PADDING], at the end any rows */
-    const void *const *k_ahead, *const *v_ahead; /* likewise: rows to ask for at each key, in the
-                                                  * end those that the next task begins with */
+    const void *const *k, *const *v; /* [keys + FA_ROW_PADDING], at the end any rows */
+    /* [keys + FA_KEY_PADDING] rows to ask for at each key, in the end those that the next task
+     * begins with. */
+    const void *const *k_ahead, *const *v_ahead;
     /* Thin tiles read rows of any storage, and multiply what they read by [keys] scales or NULL; of
      * panels it is what was packed; for other wide tiles FA_REAL and NULL. */
     fa_storage storage;
