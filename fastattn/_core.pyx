@@ -95,11 +95,14 @@ cdef inline void sizes(fa_args *args, cnp.ndarray q, cnp.ndarray k, int lead) no
     describe(&args.k, k, lead)
 
 
-cdef object failed(fa_status status, const char *isa):
+cdef object failed(fa_status status, const fa_args *args):
     if status == FA_NO_MEMORY:
-        raise MemoryError("fastattn: not enough memory for the scratch of this call")
+        raise MemoryError(
+            "fastattn: not enough memory for the scratch of this call, with num_threads "
+            f"{args.threads} and depths {args.depth} and {args.value_depth}"
+        )
     if status == FA_UNSUPPORTED_ISA:
-        name = isa.decode() if isa != NULL else "FASTATTN_ISA"
+        name = args.isa.decode() if args.isa != NULL else "FASTATTN_ISA"
         raise RuntimeError(f"fastattn: instruction set {name!r} cannot be used on this machine")
     raise SystemError(f"fastattn: the core refused validated arguments (status {status})")
 
@@ -109,7 +112,7 @@ cdef int call(const fa_args *args, bint weights) except -1:
     with nogil:
         status = fa_attention_weights(args) if weights else fa_attention(args)
     if status != FA_OK:
-        failed(status, args.isa)
+        failed(status, args)
     return 0
 
 
