@@ -40,7 +40,7 @@ def test_fork_in_the_middle_of_calls():
     result = programs.run(
         """
         import os, signal, threading, time, numpy as np, fastattn
-        q = np.random.default_rng(0).standard_normal((1, 8, 8000, 64)).astype(np.float32)
+        q = np.random.default_rng(0).standard_normal((1, 8, 16000, 64)).astype(np.float32)
         few = q[:, :, :200]
         expected = fastattn.attention(few, few, few, num_threads=1)
         begun = threading.Semaphore(0)
