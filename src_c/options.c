@@ -4,30 +4,32 @@
 #include "numbers.h"
 #include "worker.h"
 
-/* Key bounds of each row, from the block's first key on. */
-static void set_bounds(fa_worker *worker, const fa_worker_tile *tile, int64_t first, int keys)
-{
-    const fa_positions *positions = &worker->sequence.positions;
-    const int64_t group = worker->plan->group;
-    const int size = worker->plan->kernels->real_size;
-    const int width = tile->rows.vectors * worker->plan->kernels->lanes;
-    int64_t query = fa_query_of(worker, tile->rows.row_begin);
-    int64_t head = tile->rows.row_begin - query * group;
-    fa_range range = fa_allowed(positions, query);
-    for (int r = 0; r < width; ++r) {
-        fa_put(worker->begin, r, (double)smaller(larger(range.begin - first, 0), keys), size);
-        fa_put(worker->end, r, (double)smaller(larger(range.end - first, 0), keys), size);
-        if (r + 1 >= tile->rows.rows || ++head < group) continue;
-        head = 0;
-        range = fa_allowed(positions, ++query);
-    }
-}
-
 /* Lanes past the last row are like it. */
 static void repeat_last(void *array, int rows, int width, int size)
 {
     const double last = fa_get(array, rows - 1, size);
     for (int r = rows; r < width; ++r) fa_put(array, r, last, size);
+}
+
+/* Key bounds of each row, from the block's first key on. */
+static void set_bounds(fa_worker *worker, const fa_worker_tile *tile, int64_t first, int keys)
+{
+    const fa_positions *positions = &worker->sequence.positions;
+    const int64_t group = worker->plan->group;
+    const int size = worker->plan->kernels->real_size, rows = tile->rows.rows;
+    const int width = tile->rows.vectors * worker->plan->kernels->lanes;
+    int64_t query = fa_query_of(worker, tile->rows.row_begin);
+    int64_t head = tile->rows.row_begin - query * group;
+    fa_range range = fa_allowed(positions, query);
+    for (int r = 0; r < rows; ++r) {
+        fa_put(worker->begin, r, (double)smaller(larger(range.begin - first, 0), keys), size);
+        fa_put(worker->end, r, (double)smaller(larger(range.end - first, 0), keys), size);
+        if (r + 1 == rows || ++head < group) continue;
+        head = 0;
+        range = fa_allowed(positions, ++query);
+    }
+    repeat_last(worker->begin, rows, width, size);
+    repeat_last(worker->end, rows, width, size);
 }
 
 static void set_slopes(fa_worker *worker, const fa_worker_tile *tile)
