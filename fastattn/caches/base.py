@@ -202,6 +202,19 @@ class Cache(abc.ABC):
         ]
         return [stored for stored, _ in pairs] + [scale for _, scale in pairs]
 
+    def _check_heads(self, q, packed=False):
+        """Refuse queries of heads or of a depth that the cache has no keys for."""
+        shape = getattr(q, "shape", None)
+        if not isinstance(shape, tuple) or (packed and len(shape) != 3):
+            return
+        _, kv_heads, _, depth = self._targets[0].shape
+        heads = shape[-2 if packed or self.layout == "bshd" else -3] if len(shape) > 2 else 1
+        if shape[-1:] != (depth,) or heads % kv_heads:
+            raise ValueError(
+                f"q: expected depth {depth} and a multiple of {kv_heads} heads for this cache, got "
+                f"shape {tuple(shape)}"
+            )
+
     def _attend_options(self, given, lengths):
         """Return the options of attend, with what the cache gives itself."""
         for name in OWN_OPTIONS:
@@ -363,19 +376,11 @@ class Cache(abc.ABC):
         return {name: np.array(word) for name, word in words.items()}
 
 
-def check_queries(cache, q, counts, expected, packed=False):
-    """Refuse queries of another number of sequences than one of `counts`, or of heads or a depth
-    that the cache has no keys for.
+def check_sequences(q, counts, expected):
+    """Refuse queries of another number of sequences than one of `counts`.
 
     `attention` would speak of the arguments that it gets from the cache.
     """
     shape = getattr(q, "shape", None)
-    if not isinstance(shape, tuple):
-        return
-    _, kv_heads, _, depth = cache._targets[0].shape
-    heads = shape[-2 if packed or cache.layout == "bshd" else -3] if len(shape) > 2 else 1
-    if math.prod(shape[:-3]) in counts:
-        if shape[-1:] == (depth,) and heads % kv_heads == 0:
-            return
-        expected = f"depth {depth} and a multiple of {kv_heads} heads for this cache"
-    raise ValueError(f"q: expected {expected}, got shape {tuple(shape)}")
+    if isinstance(shape, tuple) and math.prod(shape[:-3]) not in counts:
+        raise ValueError(f"q: expected {expected}, got shape {tuple(shape)}")

@@ -7,7 +7,7 @@ import numpy as np
 
 from fastattn import _check_options as options
 from fastattn.attention import attention
-from fastattn.caches.base import Array, Cache, DType, Indices, Int, Result, check_queries
+from fastattn.caches.base import Array, Cache, DType, Indices, Int, Result, check_sequences
 
 
 class KVCache(Cache):
@@ -135,7 +135,8 @@ class KVCache(Cache):
         """
         given = self._attend_options(given, self._lengths)
         batch = self._lengths.size
-        check_queries(self, q, (batch, 1), f"{batch} sequences")
+        check_sequences(q, (batch, 1), f"{batch} sequences")
+        self._check_heads(q)
         return attention(q, self.k, self.v, layout=self.layout, **given)
 
     def truncate(self, lengths: Indices) -> None:

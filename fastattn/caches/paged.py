@@ -8,7 +8,7 @@ import numpy as np
 from fastattn import _check_options as options
 from fastattn._check_varlen import check_end, cut_points
 from fastattn.attention import attention, attention_varlen
-from fastattn.caches.base import MOST, Array, Cache, DType, Indices, Int, Result, check_queries
+from fastattn.caches.base import MOST, Array, Cache, DType, Indices, Int, Result, check_sequences
 from fastattn.caches.pool import PagePool, Sequence, lengths_of, table_of
 
 
@@ -324,7 +324,8 @@ class PagedKVCache(Cache):
         """
         given = self._paged_options(ids, given)
         batch = given["kv_lengths"].size
-        check_queries(self, q, (batch,), f"{batch} sequences like ids")
+        check_sequences(q, (batch,), f"{batch} sequences like ids")
+        self._check_heads(q)
         return attention(q, self.k, self.v, layout=self.layout, **given)
 
     def attend_varlen(self, ids: Indices, q: Array, cu_seqlens_q: Indices, **given: Any) -> Result:
@@ -346,8 +347,7 @@ class PagedKVCache(Cache):
         """
         given = self._paged_options(ids, given)
         _check_cuts("cu_seqlens_q", cu_seqlens_q, given["kv_lengths"].size)
-        if np.ndim(q) == 3:
-            check_queries(self, q, (1,), "", packed=True)
+        self._check_heads(q, packed=True)
         k, v = (target.swapaxes(1, 2) for target in self._targets[:2])
         return attention_varlen(q, k, v, cu_seqlens_q, **given)
 
