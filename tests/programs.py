@@ -2,12 +2,15 @@
 """Other Python processes that use the package under test, installed or built in place."""
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import fastattn
+
+COMPILER = shutil.which("gcc") or shutil.which("cc")
 
 
 def python(*arguments, **environment):

@@ -2,18 +2,17 @@
 """A C program against the installed header and library."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import programs
 import pytest
+from programs import COMPILER
 
 import fastattn
 
 PROGRAMS = Path(__file__).parent / "c"
-COMPILER = shutil.which("gcc") or shutil.which("cc")
 pytestmark = [
     pytest.mark.no_sanitizer,
     pytest.mark.skipif(sys.platform == "win32" or not COMPILER, reason="needs a Unix C compiler"),

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from programs import python
+from programs import COMPILER, python
 
 import fastattn
 
 CONSUMER = Path(__file__).parent / "c" / "consumer"
 PACKAGE = Path(fastattn.__file__).parent
-COMPILER = shutil.which("gcc") or shutil.which("cc")
 pytestmark = [
     pytest.mark.no_sanitizer,
     pytest.mark.skipif(sys.platform == "win32" or not COMPILER, reason="needs a Unix C compiler"),

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The system refuses memory, threads or answers: an error or the same bits, and all goes on."""
 
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -9,8 +8,8 @@ from pathlib import Path
 
 import programs
 import pytest
+from programs import COMPILER
 
-COMPILER = shutil.which("gcc") or shutil.which("cc")
 MEMORY, THREADS, FORKS, MACHINE = 1, 2, 4, 8
 ALWAYS = 1 << 30
 pytestmark = [
