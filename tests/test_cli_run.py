@@ -297,22 +297,25 @@ def test_run_bad_files(files, spoil, message, capsys):
     [
         (["--kv-lengths", "x"], "--kv-lengths: expected integers or a .npy file, got 'x'"),
         (["--kv-lengths", ""], "--kv-lengths: expected integers or a .npy file, got ''"),
-        (["--kv-lengths", f"1,{10**23}"], "kv_lengths: expected integers of at most 64 bits"),
-        (["--kv-lengths", "99"], "kv_lengths: "),
-        (["--scale", "nan"], "scale: "),
+        (["--kv-lengths", f"1,{10**23}"], "--kv-lengths: expected integers of at most 64 bits"),
+        (["--kv-lengths", "99"], "error: --kv-lengths: "),
+        (["--scale", "nan"], "error: --scale: "),
         (["--k-scale", "x"], "--k-scale: expected numbers or a .npy file, got 'x'"),
-        (["--v-scale", "nan"], "v_scale: expected a finite number, got nan"),
-        (["--sinks", "1,2"], "sinks: expected shape (4,), got shape (2,)"),
+        (["--v-scale", "nan"], "--v-scale: expected a finite number, got nan"),
+        (["--sinks", "1,2"], "--sinks: expected shape (4,), got shape (2,)"),
         (["--alibi-slopes", "a"], "--alibi-slopes: expected numbers or a .npy file, got 'a'"),
-        (["--v-scale", "1,2,3"], "v_scale: expected a number or shape (2,), (2, 2) or (2, 2, 13)"),
-        (["--threads", "0"], "num_threads: "),
+        (["--v-scale", "1,2,3"], "--v-scale: expected a number or shape (2,), (2, 2) or (2, 2, "),
+        (["--window", "-2", "0"], "error: --window: "),
+        (["--mask", "q.npy"], "error: --mask: expected a shape that broadcasts to (2, 4, 9, 13)"),
+        (["--threads", "0"], "error: --threads: "),
         (["--isa", "mmx"], "error: --isa: expected one of "),
         (["--lse", "/no/such/folder/lse.npy"], "no such directory"),
         (["-o", "x.npy", "--lse", "./x.npy"], "--lse: expected another file than the result's"),
     ],
 )
-def test_run_bad_options(files, options, message, capsys):
+def test_run_bad_options(files, options, message, monkeypatch, capsys):
     folder, _ = files
+    monkeypatch.chdir(folder)
     assert cli.main(command(folder, *options)) == 2
     error = capsys.readouterr().err
     assert message in error

@@ -24,6 +24,8 @@ FORGOTTEN = {
 INTEGERS = ("q_offset", "kv_lengths", "kv_starts")
 PER_HEAD = ("alibi_slopes", "sinks")
 FILES_OF_NUMBERS = (*INTEGERS, "k_scale", "v_scale", *PER_HEAD)
+# Arguments of `attention` whose options have other names.
+RENAMED = {"attn_mask": "mask", "window_size": "window", "num_threads": "threads"}
 
 
 def add(subparsers):
@@ -97,6 +99,7 @@ def run(options):
             out, lse = fastattn.attention(*arrays, **keywords, return_lse=True)
             seconds = time.perf_counter() - begin
     except (TypeError, ValueError, MemoryError) as error:
+        checks.rename(error, {name: _option(name) for name in keywords})
         raise UsageError(error) from None
     _save(options.out, out)
     if options.lse is not None:
@@ -204,10 +207,15 @@ def _numbers(name, options):
         values = [kind(word) for word in text.split(",")]
     except ValueError:
         if not text or not Path(text).exists():
-            option = name.replace("_", "-")
-            raise UsageError(f"--{option}: expected {what} or a .npy file, got {text!r}") from None
+            expected = f"expected {what} or a .npy file"
+            raise UsageError(f"{_option(name)}: {expected}, got {text!r}") from None
         return np.array(_load(Path(text), options))
     return values[0] if len(values) == 1 and name not in PER_HEAD else values
+
+
+def _option(name):
+    """Return the option that gives this argument of `attention`."""
+    return f"--{RENAMED.get(name, name).replace('_', '-')}"
 
 
 def _keywords(options):
