@@ -38,8 +38,8 @@ def supported(dtype):
     return name
 
 
-def named(dtype, accepted):
-    """Return the argument `dtype`, a dtype, a type or a name, if it is one of `accepted`.
+def named(dtype, accepted=WIDTHS):
+    """Return the argument `dtype`, a dtype, a type or a name, if its name is one of `accepted`.
 
     ml_dtypes is imported where one of its types is asked for by name.
     """

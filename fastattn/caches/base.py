@@ -90,7 +90,7 @@ class Cache(abc.ABC):
 
     def _create(self, sizes, value_depth, dtype, layout):
         """Make arrays of the sizes (rows, kv_heads, tokens, depth), given by name."""
-        dtype = dtypes.named(dtype, tuple(dtypes.WIDTHS))
+        dtype = dtypes.named(dtype)
         layout = options.choice("layout", layout, options.LAYOUTS)
         sizes = {name: options.integer(name, size, 1, MOST) for name, size in sizes.items()}
         rows, heads, tokens, depth = sizes.values()
@@ -262,7 +262,7 @@ class Cache(abc.ABC):
         vars(self).update(kept)
         # pickle gives arrays that begin anywhere, and of some buffers ones that are read-only
         arrays = {name: aligned.at_line(array) for name, array in self._arrays.items()}
-        self._adopt(arrays, dtypes.named(dtype, tuple(dtypes.WIDTHS)), layout)
+        self._adopt(arrays, dtypes.named(dtype), layout)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         kept, *described = self.__getstate__()
@@ -309,7 +309,7 @@ class Cache(abc.ABC):
         if kind != cls.__name__:
             raise ValueError(f"arrays: expected the state of a {cls.__name__}, got {kind}")
         check_present(arrays, ("dtype", "layout", *cls._BOOKKEEPING))
-        dtype = dtypes.named(str(arrays["dtype"]), tuple(dtypes.WIDTHS))
+        dtype = dtypes.named(str(arrays["dtype"]))
         layout = options.choice("layout", str(arrays["layout"]), options.LAYOUTS)
         names = ARRAYS if dtype.name in dtypes.NARROW else ARRAYS[:2]
         check_present(arrays, names)

@@ -52,7 +52,7 @@ def run(options):
             raise UsageError(f"--{name}: expected at least {least}, got {given}")
     if options.dtype is not None:
         with dtype_errors(options.dtype):
-            dtypes.named(options.dtype, tuple(TOLERANCE))
+            dtypes.named(options.dtype)
     isas = [options.isa] if options.isa else fastattn.isas()
     count = options.count if options.index is None else 1
     indices = range(count) if options.index is None else [options.index]

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from fastattn._check_dtypes import WIDTHS, named
+from fastattn._check_dtypes import named
 from fastattn.cli.random_problems import (
     HALF_UNIT,
     RandomProblem,
@@ -63,7 +63,7 @@ def stored_problem(seed, index, dtype=None):
     form = FORMS[rng.integers(len(FORMS))]
     if form == "dense" and of_q == of_kv == problem.dtype:
         return problem
-    values = _Values(rng, problem, *(named(each, WIDTHS) for each in (of_q, of_kv)))
+    values = _Values(rng, problem, *(named(each) for each in (of_q, of_kv)))
     if form == "dense" or values.lead_rank > 1:  # pages count leading axes as one
         return values.dense()
     return values.pages() if form == "pages" else values.pack(form == "paged pack")

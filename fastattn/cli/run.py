@@ -163,7 +163,7 @@ def _load(path, options):
             f"{path}: dtype {array.dtype}, as np.save writes {names}: expected {option} with it"
         )
     with dtype_errors(dtype, option):
-        return array.view(dtypes.named(dtype, types))
+        return array.view(dtypes.named(dtype))
 
 
 def _load_kv(path, options):
@@ -175,7 +175,7 @@ def _load_kv(path, options):
         found = dtypes.dtype_name(array.dtype)
         raise UsageError(f"{path}: expected bytes (uint8 or |V1) with --kv-dtype, got {found}")
     with dtype_errors(options.kv_dtype, "--kv-dtype"):
-        return array.view(dtypes.named(options.kv_dtype, dtypes.NARROW))
+        return array.view(dtypes.named(options.kv_dtype))
 
 
 def _save(path, array):

@@ -35,11 +35,6 @@ class Inputs:
     scale: float | None = None
 
 
-def numpy_dtype(name):
-    """Return the NumPy type of that name; bfloat16 and fp8 are those of ml_dtypes."""
-    return dtypes.named(name, tuple(dtypes.WIDTHS))
-
-
 @functools.lru_cache(maxsize=1)
 def make(problem, seed):
     """Make the inputs of `problem`; those of the last one are kept, peers are prepared one by one.
@@ -61,7 +56,7 @@ def make(problem, seed):
         mask[:, 0] = True  # a row without keys is defined differently by everybody
     elif p.mask == "float":
         mask = rng.standard_normal((p.Sq, p.Sk), dtype=np.float32)
-        mask = mask.astype(numpy_dtype(p.dtype), copy=False)
+        mask = mask.astype(dtypes.named(p.dtype), copy=False)
     if mask is not None:
         mask = aligned.copy(mask)
     if p.padded:
@@ -84,7 +79,7 @@ def _normal(rng, problem, heads, length, depth, dtype):
     numbers = rng.standard_normal(shape, dtype=wide)
     if dtype == "int8":
         numbers = (numbers / INT8_SCALE).round().clip(-127, 127)
-    numbers = aligned.copy(numbers.astype(numpy_dtype(dtype), copy=False))
+    numbers = aligned.copy(numbers.astype(dtypes.named(dtype), copy=False))
     return numbers.swapaxes(0, 1)[None] if problem.packed else numbers
 
 

@@ -5,6 +5,7 @@ import dataclasses
 
 import numpy as np
 
+from fastattn._check_dtypes import WIDTHS
 from fastattn.measure import inputs as arrays
 
 MASKS = ("none", "blocks", "random", "float")
@@ -181,13 +182,12 @@ class Problem:
 
     def kv_bytes(self, seed=0):
         """Return the bytes of the keys and values that have to be read at least once."""
-        item = arrays.numpy_dtype(self.kv_dtype).itemsize
-        return self.keys_seen(seed) * self.Hkv * (self.D + self.Dv) * item
+        return self.keys_seen(seed) * self.Hkv * (self.D + self.Dv) * WIDTHS[self.kv_dtype]
 
     def bytes(self, seed=0):
         """Return `kv_bytes` and those of the queries and of the result."""
-        item = arrays.numpy_dtype(self.dtype).itemsize
-        return self.kv_bytes(seed) + self.B * self.Hq * self.Sq * (self.D + self.Dv) * item
+        rows = self.B * self.Hq * self.Sq
+        return self.kv_bytes(seed) + rows * (self.D + self.Dv) * WIDTHS[self.dtype]
 
 
 def allowed_pairs(

@@ -283,7 +283,7 @@ def _integers(where, entry, name):
 
 
 def _stored_dtype(name):
-    dtype = dtypes.named(name, tuple(DTYPES.values()))
+    dtype = dtypes.named(name)
     return dtype if name == "bfloat16" else dtype.newbyteorder("<")  # which it does not have
 
 
