@@ -8,6 +8,7 @@
  *   v_loadu v_storeu               any address
  *   v_load_bytes(p, n)             the first n bytes at p, fewer than a vector has, then zeros;
  *                                  reads no others
+ *   v_store_bytes(p, n, a)         the first n bytes of a, fewer than it has, and no others
  *   v_splat(x)                     all lanes x
  *   v_add v_sub v_mul v_div        IEEE, round to nearest
  *   v_fma(a, b, c)                 a * b + c, rounded once where the machine can
@@ -38,6 +39,7 @@
  *
  *   v_from_half v_from_bfloat v_from_int8 v_from_e4m3 v_from_e5m2    LANES of them, exactly
  *   v_to_half v_to_bfloat                                rounded to nearest even, NaN stays NaN
+ *   v_pair_halves(a, b) v_pair_bfloats(a, b)             so rounded, those of b in the upper halves
  *   v_e4m3_to_half v_e5m2_to_half                        HALVES_RUN of them, exactly: only where
  *                                                        floats are the sooner there that way
  *

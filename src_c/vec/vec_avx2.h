@@ -66,6 +66,19 @@ FA_INLINE vec v_load_bytes(const void *p, int64_t n)
     return a;
 }
 
+/* Rows often end with half a vector. */
+FA_INLINE void v_store_bytes(void *p, int64_t n, vec a)
+{
+    char *to = p;
+    const char *from = (const char *)&a;
+    if (n >= (int64_t)sizeof a / 2) {
+        memcpy(to, from, sizeof a / 2);
+        if (n == (int64_t)sizeof a / 2) return;
+        to += sizeof a / 2, from += sizeof a / 2, n -= (int64_t)sizeof a / 2;
+    }
+    memcpy(to, from, (size_t)n);
+}
+
 #if FA_REAL_BITS == 32
 FA_INLINE vec v_pow2(vec x, vec *n)
 {
@@ -219,6 +232,14 @@ FA_INLINE void v_to_half(void *p, vec a)
     _mm_storeu_si128(p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
 
+FA_INLINE vec v_pair_halves(vec a, vec b)
+{
+    const __m128i first = _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT);
+    const __m128i second = _mm256_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT);
+    return _mm256_castsi256_ps(
+        _mm256_set_m128i(_mm_unpackhi_epi16(first, second), _mm_unpacklo_epi16(first, second)));
+}
+
 FA_INLINE vec v_from_bfloat(const void *p)
 {
     const __m128i low = _mm_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7);
@@ -228,17 +249,28 @@ FA_INLINE vec v_from_bfloat(const void *p)
     return _mm256_castsi256_ps(_mm256_shuffle_epi8(bits, _mm256_set_m128i(high, low)));
 }
 
-FA_INLINE void v_to_bfloat(void *p, vec a)
+/* Rounded, in the upper halves. */
+FA_INLINE __m256i bfloat_bits(vec a)
 {
     const __m256i bits = _mm256_castps_si256(a), one = _mm256_set1_epi32(1);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
     const __m256i half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
     const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
     const __m256i number = _mm256_castps_si256(V(cmp)(a, a, _CMP_ORD_Q));
-    __m256i out = _mm256_blendv_epi8(quiet, _mm256_add_epi32(bits, half), number);
-    out = _mm256_srli_epi32(out, 16);
+    return _mm256_blendv_epi8(quiet, _mm256_add_epi32(bits, half), number);
+}
+
+FA_INLINE void v_to_bfloat(void *p, vec a)
+{
+    __m256i out = _mm256_srli_epi32(bfloat_bits(a), 16);
     out = _mm256_permute4x64_epi64(_mm256_packus_epi32(out, out), 0x08);
     _mm_storeu_si128(p, _mm256_castsi256_si128(out));
+}
+
+FA_INLINE vec v_pair_bfloats(vec a, vec b)
+{
+    const __m256i low = _mm256_srli_epi32(bfloat_bits(a), 16);
+    return _mm256_castsi256_ps(_mm256_blend_epi16(low, bfloat_bits(b), 0xaa));
 }
 
 FA_INLINE vec v_from_int8(const void *p)

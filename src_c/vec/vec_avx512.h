@@ -73,6 +73,11 @@ FA_INLINE vec v_load_bytes(const void *p, int64_t n)
     return _mm512_castsi512_ps(_mm512_maskz_loadu_epi8(((__mmask64)1 << n) - 1, p));
 }
 
+FA_INLINE void v_store_bytes(void *p, int64_t n, vec a)
+{
+    _mm512_mask_storeu_epi8(p, ((__mmask64)1 << n) - 1, _mm512_castps_si512(a));
+}
+
 FA_INLINE vec v_pow2(vec x, vec *n)
 {
     vec biased = v_add(x, v_splat(POW2_MAGIC));
@@ -177,6 +182,11 @@ FA_INLINE vec v_load_bytes(const void *p, int64_t n)
     return _mm512_castsi512_pd(_mm512_maskz_loadu_epi8(((__mmask64)1 << n) - 1, p));
 }
 
+FA_INLINE void v_store_bytes(void *p, int64_t n, vec a)
+{
+    _mm512_mask_storeu_epi8(p, ((__mmask64)1 << n) - 1, _mm512_castpd_si512(a));
+}
+
 FA_INLINE vec v_pow2(vec x, vec *n)
 {
     vec biased = v_add(x, v_splat(POW2_MAGIC));
@@ -265,21 +275,43 @@ FA_INLINE void v_to_half(void *p, vec a)
     _mm256_storeu_si256(p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
 
+FA_INLINE vec v_pair_halves(vec a, vec b)
+{
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i pairs = _mm512_or_si512(
+        lanes, _mm512_slli_epi32(_mm512_add_epi32(lanes, _mm512_set1_epi32(32)), 16));
+    const __m256i first = _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT);
+    const __m256i second = _mm512_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT);
+    return _mm512_castsi512_ps(_mm512_permutex2var_epi16(_mm512_castsi256_si512(first), pairs,
+                                                         _mm512_castsi256_si512(second)));
+}
+
 FA_INLINE vec v_from_bfloat(const void *p)
 {
     const __m512i bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
 }
 
-FA_INLINE void v_to_bfloat(void *p, vec a)
+/* Rounded, in the upper halves. */
+FA_INLINE __m512i bfloat_bits(vec a)
 {
     const __m512i bits = _mm512_castps_si512(a), one = _mm512_set1_epi32(1);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
     const __m512i half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
     const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
     const __mmask16 number = V_MASK(cmp)(a, a, _CMP_ORD_Q);
-    const __m512i out = _mm512_mask_add_epi32(quiet, number, bits, half);
-    _mm256_storeu_si256(p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(out, 16)));
+    return _mm512_mask_add_epi32(quiet, number, bits, half);
+}
+
+FA_INLINE void v_to_bfloat(void *p, vec a)
+{
+    _mm256_storeu_si256(p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(bfloat_bits(a), 16)));
+}
+
+FA_INLINE vec v_pair_bfloats(vec a, vec b)
+{
+    const __m512i low = _mm512_srli_epi32(bfloat_bits(a), 16);
+    return _mm512_castsi512_ps(_mm512_mask_mov_epi16(low, 0xaaaaaaaa, bfloat_bits(b)));
 }
 
 FA_INLINE vec v_from_int8(const void *p)

@@ -33,6 +33,7 @@ FA_INLINE vec v_load_bytes(const void *p, int64_t n)
     memcpy(&a, &bits, sizeof a);
     return a;
 }
+FA_INLINE void v_store_bytes(void *p, int64_t n, vec a) { memcpy(p, &a, (size_t)n); }
 
 FA_INLINE vec v_add(vec a, vec b) { return V(vadd)(a, b); }
 FA_INLINE vec v_sub(vec a, vec b) { return V(vsub)(a, b); }
@@ -181,18 +182,33 @@ FA_INLINE uint16x4_t v_four_bytes(const void *p)
 FA_INLINE vec v_from_half(const void *p) { return v_of_half(vld1_u16(p)); }
 FA_INLINE void v_to_half(void *p, vec a) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a))); }
 
+FA_INLINE vec v_pair_halves(vec a, vec b)
+{
+    const uint16x4_t low = vreinterpret_u16_f16(vcvt_f16_f32(a));
+    const uint16x4_t high = vreinterpret_u16_f16(vcvt_f16_f32(b));
+    return vreinterpretq_f32_u16(vcombine_u16(vzip1_u16(low, high), vzip2_u16(low, high)));
+}
+
 FA_INLINE vec v_from_bfloat(const void *p)
 {
     return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
 }
 
-FA_INLINE void v_to_bfloat(void *p, vec a)
+/* Rounded, in the upper halves. */
+FA_INLINE uint32x4_t bfloat_bits(vec a)
 {
     const uint32x4_t bits = vreinterpretq_u32_f32(a);
     const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
     const uint32x4_t rounded = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
     const uint32x4_t quiet = vorrq_u32(bits, vdupq_n_u32(0x400000));
-    vst1_u16(p, vshrn_n_u32(vbslq_u32(v_eq(a, a), rounded, quiet), 16));
+    return vbslq_u32(v_eq(a, a), rounded, quiet);
+}
+
+FA_INLINE void v_to_bfloat(void *p, vec a) { vst1_u16(p, vshrn_n_u32(bfloat_bits(a), 16)); }
+
+FA_INLINE vec v_pair_bfloats(vec a, vec b)
+{
+    return vreinterpretq_f32_u32(vsriq_n_u32(bfloat_bits(b), bfloat_bits(a), 16));
 }
 
 FA_INLINE vec v_from_int8(const void *p)

@@ -26,6 +26,7 @@ FA_INLINE vec v_load_bytes(const void *p, int64_t n)
     memcpy(&a, &bits, sizeof a);
     return a;
 }
+FA_INLINE void v_store_bytes(void *p, int64_t n, vec a) { memcpy(p, &a, (size_t)n); }
 
 FA_INLINE vec v_splat(real x) { return x; }
 FA_INLINE vec v_add(vec a, vec b) { return a + b; }
@@ -151,6 +152,20 @@ FA_INLINE void v_to_bfloat(void *p, vec a)
     const uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1);
     const uint16_t out = (uint16_t)((a == a ? rounded : bits | 0x400000) >> 16);
     memcpy(p, &out, sizeof out);
+}
+
+FA_INLINE vec v_pair_halves(vec a, vec b)
+{
+    uint16_t both[2];
+    v_to_half(both, a), v_to_half(both + 1, b);
+    return v_loadu((const real *)both);
+}
+
+FA_INLINE vec v_pair_bfloats(vec a, vec b)
+{
+    uint16_t both[2];
+    v_to_bfloat(both, a), v_to_bfloat(both + 1, b);
+    return v_loadu((const real *)both);
 }
 
 FA_INLINE vec v_from_int8(const void *p) { return *(const int8_t *)p; }

@@ -209,6 +209,13 @@ static inline simde__m512i load_u8(simde__mmask64 mask, const void *from)
     return simde__m512i_from_private(to);
 }
 
+static inline void store_u8(void *to, simde__mmask64 mask, simde__m512i from)
+{
+    const simde__m512i_private bytes = simde__m512i_to_private(from);
+    for (int n = 0; n < 64; ++n)
+        if (mask >> n & 1) ((uint8_t *)to)[n] = bytes.u8[n];
+}
+
 static inline __m256i load_u8_half(uint32_t mask, const void *from)
 {
     return simde_mm512_castsi512_si256(load_u8(mask, from));

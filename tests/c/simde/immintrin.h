@@ -60,6 +60,7 @@
 #define _mm512_maskz_loadu_epi16 load_u16
 #define _mm256_maskz_loadu_epi8 load_u8_half
 #define _mm512_maskz_loadu_epi8 load_u8
+#define _mm512_mask_storeu_epi8 store_u8
 #define _mm512_maskz_loadu_ps load_f32
 #define _mm512_reduce_max_ps greatest_f32
 #define _mm512_reduce_min_ps least_f32
@@ -179,6 +180,7 @@
 #define _mm512_cmpgt_epu8_mask simde_mm512_cmpgt_epu8_mask
 #define _mm512_insertf32x4 simde_mm512_insertf32x4
 #define _mm512_mask_mov_epi8 simde_mm512_mask_mov_epi8
+#define _mm512_mask_mov_epi16 simde_mm512_mask_mov_epi16
 #define _mm512_mask_ternarylogic_epi32 simde_mm512_mask_ternarylogic_epi32
 #define _mm512_max_epu8 simde_mm512_max_epu8
 #define _mm512_movepi8_mask simde_mm512_movepi8_mask
