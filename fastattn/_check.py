@@ -105,7 +105,7 @@ def weights_problem(
     keys = _set_keys(p, lead, attn_mask, block_table, q_offset, kv_lengths, kv_starts)
     cache.set_scales(p, k_scale, None, own, lead, block_table is not None)
     p.v = None
-    p.out = np.empty((*p.q.shape[:-1], keys), p.q.dtype)
+    p.out = tensors.empty("q, k", (*p.q.shape[:-1], keys), p.q.dtype)
     p.result = p.out[..., 0, :, :] if user_q.ndim == 2 else p.out
     p.lse = p.lse_result = None
     if block_table is not None:
@@ -138,7 +138,7 @@ def merge_problem(outs, lses, out=None):
                 raise ValueError(f"{name}: expected shape {shape} each, got {state.shape}")
             options.aligned(name, state)
     if out is None:
-        p.out = tensors.ordered_like(first, first.shape)
+        p.out = tensors.ordered_like("outs", first, first.shape)
     else:
         p.out = options.writable(out, first.shape, first.dtype)
         inputs = [("outs", state) for state in p.outs] + [("lses", state) for state in p.lses]

@@ -151,6 +151,16 @@ def with_one_lead(name, tensor):
     return tensor.reshape(math.prod(tensor.shape[:lead]), *tensor.shape[lead:])
 
 
+def empty(arguments, shape, dtype):
+    """Return memory for a result; if no array is so large, these arguments are at fault."""
+    try:
+        return np.empty(shape, dtype)
+    except ValueError:
+        raise ValueError(
+            f"{arguments}: expected a result that an array can hold, got one of shape {shape}"
+        ) from None
+
+
 def allocate(p, shape, bshd, headless, follows):
     """Set out and result of `p` to new memory, ordered as q's is.
 
@@ -158,14 +168,14 @@ def allocate(p, shape, bshd, headless, follows):
     by nothing: its order is then plainly the caller's layout.
     """
     if not follows:
-        p.out = ordered_like(p.q, shape)
+        p.out = ordered_like("q, v", p.q, shape)
         p.result = _as_layout(p.out, bshd, headless)
     elif bshd and not headless:
         *lead, heads, queries, depth = shape
-        p.result = np.empty((*lead, queries, heads, depth), p.q.dtype)
+        p.result = empty("q, v", (*lead, queries, heads, depth), p.q.dtype)
         p.out = p.result.swapaxes(-3, -2)
     else:
-        p.out = np.empty(shape, p.q.dtype)
+        p.out = empty("q, v", shape, p.q.dtype)
         p.result = p.out[..., 0, :, :] if headless else p.out
 
 
@@ -176,7 +186,7 @@ def _as_layout(out, bshd, headless):
     return out.swapaxes(-3, -2) if bshd else out
 
 
-def ordered_like(model, shape):
+def ordered_like(arguments, model, shape):
     """Return an empty array of `shape` whose axes lie in memory in the order of `model`'s.
 
     The last axis always lies innermost, which is what kernels write fastest. Axes along which
@@ -199,7 +209,7 @@ def ordered_like(model, shape):
                 place = before
         order.insert(place, axis)
     order.append(last)
-    result = np.empty([shape[axis] for axis in order], model.dtype)
+    result = empty(arguments, tuple(shape[axis] for axis in order), model.dtype)
     inverse = [0] * len(order)
     for place, axis in enumerate(order):
         inverse[axis] = place

@@ -27,6 +27,11 @@ def misaligned(array):
     return copy
 
 
+def repeated(*shape):
+    """One number, as an array of any size."""
+    return np.broadcast_to(zeros(), shape)
+
+
 def swapped_bytes(tensor):
     return tensor.astype(tensor.dtype.newbyteorder())
 
@@ -268,4 +273,9 @@ WEIGHTS_CASES = {
     name: case
     for name, case in ATTENTION_CASES.items()
     if not {"v", "out", "return_lse", "v_scale"} & {*case[0]}
-}
+} | {
+    "larger than any array": (
+        {"q": repeated(2**40, 1), "k": repeated(2**40, 1)}, ValueError,
+        f"q, k: expected a result that an array can hold, got one of shape (1, {2**40}, {2**40})",
+    ),
+}  # fmt: skip

@@ -21,6 +21,7 @@ from error_cases import (
     K,
     Q,
     V,
+    repeated,
     zeros,
 )
 from error_cases_cache import (
@@ -187,6 +188,20 @@ def test_varlen(call_varlen, valid, changes, exception, message):
     np.testing.assert_array_equal(canary, before)
 
 
+@pytest.mark.parametrize("q", [zeros(8, 8, 1), repeated(8, 8, 1)], ids=["plain", "repeated"])
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_results_larger_than_any_array(call, q, layout):
+    k, v = repeated(1, 1, 1), repeated(1, 1, 2**58)
+    message = f"q, v: expected a result that an array can hold, got one of shape (8, 8, {2**58})"
+    check(lambda: call(q, k, v, layout=layout), ValueError, message)
+
+
+def test_packed_results_larger_than_any_array(call_varlen):
+    q, k, v = repeated(2**40, 1, 1), repeated(1, 1, 1), repeated(1, 1, 2**40)
+    message = f"q, v: expected a result that an array can hold, got one of shape (1, {2**40}, "
+    check(lambda: call_varlen(q, k, v, [0, 2**40], [0, 1]), ValueError, message)
+
+
 def test_16_bit_types_do_not_mix(call):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     changes = {"q": Q.astype(ml_dtypes.bfloat16), "k": K.astype(np.float16)}
@@ -327,6 +342,8 @@ def test_every_raise_has_a_case():
     try:
         for changes, _, _ in ATTENTION_CASES.values():
             attempt(_check.problem, **arguments(changes))
+        for changes, _, _ in WEIGHTS_CASES.values():
+            attempt(_check.weights_problem, **{"q": Q, "k": K, **changes})
         shared = {"q": PACKED[:, :, :16, :64], "out": PACKED[:, :, :16, :48]}
         attempt(_check.problem, **arguments(shared))
         for valid, cases in (PAGED, PAGED_CASES), (FIVE_AXES, FIVE_AXES_CASES):
