@@ -54,6 +54,15 @@ CASES = {
         lambda: attention()(X, attention=returning(lambda out: (out, out))), TypeError,
         r"attention\(q, k, v\): expected a numpy.ndarray, got tuple",
     ),
+    "keys": (
+        lambda: attention()(X, keys_values=(1, 2)), TypeError,
+        r"keys_values\[0\]: expected a numpy.ndarray, got int",
+    ),
+    "values of other keys": (
+        lambda: attention()(X, keys_values=(np.ones((2, 2, 5, 4), np.float32),
+                                            np.ones((2, 2, 4, 4), np.float32))), ValueError,
+        r"keys_values\[1\]: expected 5 keys like keys_values\[0\], got shape \(2, 2, 4, 4\)",
+    ),
     "rotary": (changed_turn(rotary=None), TypeError, "rotary: expected a Rotary, got NoneType"),
     "depth": (changed_turn(depth=0), ValueError, "depth: expected an integer not below 1, got 0"),
     "depth below rotary_dim": (

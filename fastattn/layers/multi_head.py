@@ -275,6 +275,9 @@ class MultiHeadAttention:
             cu_seqlens = _check.packing("cu_seqlens", cu_seqlens, len(x))
         past = self._past(x, cache, q_offset)
         turn = self._rotation(positions, x, past, cu_seqlens, None if cross else lengths)
+        here = {"kv_lengths": "lengths"}
+        if keys_values is not None:
+            here |= {"k": "keys_values[0]", "v": "keys_values[1]"}
         if context is not None:
             keys_values = self.keys_values(context, lengths=lengths)
         elif keys_values is None:
@@ -298,7 +301,7 @@ class MultiHeadAttention:
                 lengths = options.per_batch("lengths", lengths, x.shape[:-2], 0, x.shape[-2])
             if lengths is not None:
                 call["kv_lengths"] = lengths
-            with _check.renamed(kv_lengths="lengths"):
+            with _check.renamed(**here):
                 out = attend(attention, q, k, v, call)
             weights = fastattn.attention_weights(q, k, **call) if need_weights else None
         y = self._output(out, x.dtype)
