@@ -26,6 +26,10 @@ def test_bench_one_shape(tmp_path, capsys):
     assert "| 1x4/2x16x8 |" in text.read_text()
 
 
+def test_every_suite_is_offered():
+    assert list(bench.SUITES) == [*suites.SUITES, "all"]
+
+
 @pytest.mark.parametrize(
     ("shape", "variants"),
     [("1,2,2,6,6,8", [False, True]), ("1,2,2,1,6,8", [False]), ("1,2,2,7,6,8", [False])],

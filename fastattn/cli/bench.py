@@ -21,6 +21,7 @@ from fastattn.cli.arguments import (
     threads_of,
 )
 
+# Those of measure.suites, which imports what no other subcommand needs.
 SUITES = ("short", "prefill", "causal", "decode", "varlen", "masks", "small", "models", "all")
 DTYPES = (*FLOATS, *NARROW)
 DETAILED = 2  # so many problems have a line for each library without being asked
