@@ -21,9 +21,9 @@ class WrongResultError(RuntimeError):
     """A result differs from the oracle by more than rounding."""
 
 
-def expected_rows(problem, inputs, seed=0):
+def expected_rows(problem, inputs):
     """Return {(b, h, i): row} of some rows of the right result, the corners among them."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     sizes = problem.B, problem.Hq, problem.Sq
     count = ROWS_CHECKED if problem.Sk < LONG else ROWS_OF_LONG
     picked = {tuple(int(rng.integers(size)) for size in sizes) for _ in range(count)}

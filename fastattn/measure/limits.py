@@ -14,8 +14,10 @@ import numpy as np
 
 METERS = 2  # their version: 1 timed calls from Python as well, which counted in the caches
 SAMPLE_SECONDS = 4e-3  # long against the start of a thread, short against a change of clock
+SAMPLES = 5  # of which `median_rate` takes the median
 TRIES = 3  # one of three may meet an interruption
 FIRST_LEVEL = 16 << 10  # bytes that the first-level cache of every CPU holds
+DTYPES = ("float32", "float64")  # that kernels compute in
 EXPONENTIALS = 1 << 12  # at a time: they stay in the first-level cache
 
 
@@ -175,9 +177,9 @@ class Exponentials(_Meter):
         return self._repeats * EXPONENTIALS
 
 
-def median_rate(meter, samples=5):
+def median_rate(meter):
     """Return the median of several samples of `meter`."""
-    return float(np.median([meter() for _ in range(samples)]))
+    return float(np.median([meter() for _ in range(SAMPLES)]))
 
 
 def working_sets(threads):
@@ -204,16 +206,13 @@ def sweep_sizes():
     return [1 << power for power in range(14, 29, 2)]
 
 
-def machine(threads, isas=None, dtypes=("float32", "float64")):
+def machine(threads):
     """Measure all limits of this machine.
 
     Parameters
     ----------
     threads : int
         Everything is measured with 1 thread and with so many.
-    isas : sequence of str, optional
-        All available ones if None.
-    dtypes : sequence of str
 
     Returns
     -------
@@ -233,8 +232,8 @@ def machine(threads, isas=None, dtypes=("float32", "float64")):
             "threads": count,
             "flops": median_rate(FmaPeak(isa, dtype, count)),
         }
-        for isa in (fastattn.isas() if isas is None else isas)
-        for dtype in (*dtypes, *(["bfloat16"] if _kernels.matrix_pieces(isa) else []))
+        for isa in fastattn.isas()
+        for dtype in (*DTYPES, *(["bfloat16"] if _kernels.matrix_pieces(isa) else []))
         for count in counts
     ]
     best = fastattn.isa()
@@ -255,7 +254,7 @@ def machine(threads, isas=None, dtypes=("float32", "float64")):
             "threads": 1,
             "rate": median_rate(Exponentials(isa, dtype)),
         }
-        for isa in (fastattn.isas() if isas is None else isas)
-        for dtype in dtypes
+        for isa in fastattn.isas()
+        for dtype in DTYPES
     ]
     return {"peaks": peaks, "bandwidth": bandwidth, "exponentials": exponentials}

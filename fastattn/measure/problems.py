@@ -145,18 +145,18 @@ class Problem:
         """The type that the products are summed in: of the FMA peak that applies."""
         return "float64" if self.dtype == "float64" else "float32"
 
-    def inputs(self, seed=0):
-        """Return the `Inputs`: standard normal, the same for the same seed."""
-        return arrays.make(dataclasses.replace(self, name="-"), seed)
+    def inputs(self):
+        """Return the `Inputs`: standard normal, each time the same."""
+        return arrays.make(dataclasses.replace(self, name="-"))
 
-    def pairs(self, seed=0):
+    def pairs(self):
         """Return the number of (query, key) pairs that are allowed, over batch and query heads."""
         if self.packed:
             per_head = [self._pairs_of(queries, keys) for queries, keys in self.packed]
             return self.Hq * sum(per_head)
         if not (self.padded or self.mask in ("blocks", "random")):
             return self.B * self.Hq * self._pairs_of(self.Sq, self.Sk)  # without making the inputs
-        inputs = self.inputs(seed)
+        inputs = self.inputs()
         lengths = [self.Sk] if inputs.kv_lengths is None else inputs.kv_lengths
         mask = inputs.mask if inputs.mask is not None and inputs.mask.dtype == bool else None
         per_head = [self._pairs_of(self.Sq, self.Sk, kv_end=end, mask=mask) for end in lengths]
@@ -167,27 +167,27 @@ class Problem:
         causal, offset = self.causal, keys - queries
         return allowed_pairs(queries, keys, causal=causal, window=window, q_offset=offset, **rest)
 
-    def flops(self, seed=0):
+    def flops(self):
         """Return the floating point operations of the allowed pairs: 2 (D + Dv) for each."""
-        return 2 * (self.D + self.Dv) * self.pairs(seed)
+        return 2 * (self.D + self.Dv) * self.pairs()
 
-    def keys_seen(self, seed=0):
+    def keys_seen(self):
         """Return how many keys some query may see by position, summed over the batch."""
         if self.padded:
-            return int(self.inputs(seed).kv_lengths.sum())
+            return int(self.inputs().kv_lengths.sum())
         reach = [(queries, keys) for queries, keys in self.packed] or [(self.Sq, self.Sk)] * self.B
         if self.window < 0:
             return sum(keys for _, keys in reach)
         return sum(min(keys, self.window + queries) for queries, keys in reach)
 
-    def kv_bytes(self, seed=0):
+    def kv_bytes(self):
         """Return the bytes of the keys and values that have to be read at least once."""
-        return self.keys_seen(seed) * self.Hkv * (self.D + self.Dv) * WIDTHS[self.kv_dtype]
+        return self.keys_seen() * self.Hkv * (self.D + self.Dv) * WIDTHS[self.kv_dtype]
 
-    def bytes(self, seed=0):
+    def bytes(self):
         """Return `kv_bytes` and those of the queries and of the result."""
         rows = self.B * self.Hq * self.Sq
-        return self.kv_bytes(seed) + rows * (self.D + self.Dv) * WIDTHS[self.dtype]
+        return self.kv_bytes() + rows * (self.D + self.Dv) * WIDTHS[self.dtype]
 
 
 def allowed_pairs(

@@ -194,9 +194,7 @@ def measure(problem, contestants, *, meters=None, seconds=2.0, rounds=None, prog
     return row
 
 
-def measure_suite(
-    problems, *, threads, isa=None, peer_names=None, seconds=2.0, rounds=None, progress=None
-):
+def measure_suite(problems, *, threads, isa=None, peer_names=None, seconds=2.0, progress=None):
     """Measure several problems; yield each row when it is there, so that none is lost later.
 
     Parameters
@@ -210,7 +208,6 @@ def measure_suite(
         Every one installed if None.
     seconds : float
         Per problem.
-    rounds : int, optional
     progress : callable, optional
         Called as ``progress(problem, fraction of the suite)``.
     """
@@ -236,6 +233,4 @@ def measure_suite(
             READ: limits.read_of(problem, problem.inputs(), active, threads),
             CACHE: cache,
         }
-        yield measure(
-            problem, contestants, meters=meters, seconds=seconds, rounds=rounds, progress=within
-        )
+        yield measure(problem, contestants, meters=meters, seconds=seconds, progress=within)
