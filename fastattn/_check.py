@@ -162,8 +162,7 @@ def sdpa_arguments(
     q, k, v = query, key, value
     if not type(q) is type(k) is type(v) is np.ndarray:
         q, k, v = options.array("query", q), options.array("key", k), options.array("value", v)
-    if options.number("dropout_p", dropout_p) != 0.0:
-        raise NotImplementedError(f"dropout_p: expected 0.0, got {dropout_p} (there is no dropout)")
+    options.no_dropout(dropout_p)
     causal = options.flag("is_causal", is_causal)
     if causal and attn_mask is not None:
         raise ValueError("attn_mask: expected None with is_causal=True, got both")

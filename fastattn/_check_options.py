@@ -136,6 +136,12 @@ def thread_count(name, value):
     return integer(name, value, 1, MOST_THREADS)
 
 
+def no_dropout(dropout_p):
+    """Refuse any other `dropout_p` than 0."""
+    if number("dropout_p", dropout_p) != 0.0:
+        raise NotImplementedError(f"dropout_p: expected 0.0, got {dropout_p} (there is no dropout)")
+
+
 def choice(name, value, choices):
     """Return `value`, one of the strings `choices`."""
     if isinstance(value, str) and value in choices:

@@ -52,7 +52,7 @@ def flash_attn_func(
     TypeError, ValueError
         As `fastattn.attention`.
     """
-    _no_dropout(dropout_p)
+    options.no_dropout(dropout_p)
     probs = options.flag("return_attn_probs", return_attn_probs)
     scores = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes)
     result = _library(q).attention(q, k, v, **scores, layout="bshd", return_lse=probs)
@@ -152,7 +152,7 @@ return_attn_probs
     NotImplementedError, TypeError, ValueError
         As `flash_attn_func`.
     """
-    _no_dropout(dropout_p)
+    options.no_dropout(dropout_p)
     probs = options.flag("return_attn_probs", return_attn_probs)
     scores = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes)
     result = _library(q).attention_varlen(
@@ -335,11 +335,6 @@ def _refuse_tangents(*values):
 
         if is_transformed():
             refuse_tangents(values)
-
-
-def _no_dropout(dropout_p):
-    if options.number("dropout_p", dropout_p) != 0.0:
-        raise NotImplementedError(f"dropout_p: expected 0.0, got {dropout_p} (there is no dropout)")
 
 
 def _no_pattern(q):

@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.overrides import _is_torch_function_mode_enabled, handle_torch_function
 
-from fastattn._check_options import described, flag, number, rename
+from fastattn._check_options import described, flag, no_dropout, rename
 from fastattn._check_tensors import MOST_AXES, sdpa_heads
 from fastattn.torch._attention import attention
 from fastattn.torch._tensors import is_plain, is_traced, is_transformed
@@ -53,8 +53,7 @@ def scaled_dot_product_attention(
     NotImplementedError
         Dropout; or later a backward pass through the result.
     """
-    if number("dropout_p", dropout_p) != 0.0:
-        raise NotImplementedError(f"dropout_p: expected 0.0, got {dropout_p} (there is no dropout)")
+    no_dropout(dropout_p)
     is_causal, enable_gqa = flag("is_causal", is_causal), flag("enable_gqa", enable_gqa)
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask: expected None with is_causal=True, got both")
