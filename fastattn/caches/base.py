@@ -223,14 +223,7 @@ class Cache(abc.ABC):
                     f"{name}: expected none, as the cache gives its own, got an argument"
                 )
         if given.get("kv_lengths") is not None:
-            asked = options.per_batch("kv_lengths", given["kv_lengths"], lengths.shape, 0, MOST)
-            if (asked > lengths).any():
-                b = np.flatnonzero(asked > lengths)[0]
-                raise ValueError(
-                    f"kv_lengths: expected at most the {lengths[b]} tokens of sequence {b}, got "
-                    f"{asked[b]}"
-                )
-            lengths = asked
+            lengths = shorter("kv_lengths", given["kv_lengths"], lengths)
         scales = {"k_scale": self.k_scale, "v_scale": self.v_scale}
         return {**given, **scales, "kv_lengths": lengths}
 
@@ -374,6 +367,18 @@ class Cache(abc.ABC):
         """Kind, type and layout as arrays."""
         words = {"kind": type(self).__name__, "dtype": self.dtype.name, "layout": self.layout}
         return {name: np.array(word) for name, word in words.items()}
+
+
+def shorter(name, value, lengths, most=MOST):
+    """Return lengths to take of sequences: no tokens that a sequence lacks, up to `most` of any."""
+    asked = options.per_batch(name, value, lengths.shape, 0, most)
+    over = np.flatnonzero(asked > lengths)
+    if over.size:
+        b = over[0]
+        raise ValueError(
+            f"{name}: expected at most the {lengths[b]} tokens of sequence {b}, got {asked[b]}"
+        )
+    return asked
 
 
 def check_sequences(q, counts, expected):

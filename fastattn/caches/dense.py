@@ -7,7 +7,7 @@ import numpy as np
 
 from fastattn import _check_options as options
 from fastattn.attention import attention
-from fastattn.caches.base import Array, Cache, DType, Indices, Int, Result, check_sequences
+from fastattn.caches.base import Array, Cache, DType, Indices, Int, Result, check_sequences, shorter
 
 
 class KVCache(Cache):
@@ -152,14 +152,7 @@ class KVCache(Cache):
         TypeError, ValueError
             No integers, or more tokens than a sequence has. Nothing is forgotten.
         """
-        kept = options.per_batch("lengths", lengths, self._lengths.shape, 0, self.capacity)
-        if (kept > self._lengths).any():
-            b = np.flatnonzero(kept > self._lengths)[0]
-            raise ValueError(
-                f"lengths: expected at most the {self._lengths[b]} tokens of sequence {b}, got "
-                f"{kept[b]}"
-            )
-        self._lengths = kept
+        self._lengths = shorter("lengths", lengths, self._lengths, self.capacity)
 
     def reset(self) -> None:
         """Forget all tokens."""
