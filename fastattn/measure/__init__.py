@@ -6,7 +6,8 @@ Nothing here is imported by ``import fastattn``. The command line (``python -m f
 
     problems  what is computed, and how many operations and bytes it takes; inputs: its arrays
     suites    named lists of problems
-    peers     other libraries behind one interface; checking: against the oracle, before the clock
+    peers     other libraries behind one interface; masking: what forbids, in the forms they take
+    checking  results against the oracle, before the clock
     limits    what the machine could do: FMA peak, read bandwidth, exponentials
     timing    several callables in one interleaved run
     runner    one problem: every peer and the limits, side by side
