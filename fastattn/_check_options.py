@@ -27,6 +27,7 @@ LARGEST_OFFSET = 2**53
 # A window wider than twice that contains every key whatever the offset: it is unbounded.
 WIDEST_WINDOW = 2**54
 LARGEST_INT = 2**63 - 1
+MOST_NUMBERS = 2**60 - 1  # of an array: NumPy counts its bytes in 64 bits
 MOST_THREADS = 2**31 - 1  # an int of C
 
 # Effort given to the exact overlap test, which is exponential in the worst case; a pair of arrays

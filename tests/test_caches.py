@@ -238,6 +238,8 @@ NEW_ERRORS = {
     "value_depth": ({"value_depth": 0}, ValueError,
                     "value_depth: expected an integer not below 1, got 0"),
     "capacity": ({"capacity": 0}, ValueError, "capacity: expected an integer not below 1, got 0"),
+    "sizes": ({"capacity": 2**53, "value_depth": 2**53}, ValueError,
+              "batch, kv_heads, capacity, depth, value_depth: expected arrays of less than 2^60"),
     "dtype": ({"dtype": np.int32}, TypeError, "dtype: expected float32, float64, float16, bfloat16,"
               " int8, float8_e4m3fn or float8_e5m2, got int32"),
     "no dtype": ({"dtype": None}, TypeError, "dtype: expected float32, float64, float16, bfloat16,"

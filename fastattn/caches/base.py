@@ -96,6 +96,9 @@ class Cache(abc.ABC):
         rows, heads, tokens, depth = sizes.values()
         if value_depth is not None:
             value_depth = options.integer("value_depth", value_depth, 1, MOST)
+        if rows * heads * tokens * max(depth, value_depth or depth) > options.MOST_NUMBERS:
+            names, given = ", ".join([*sizes, "value_depth"]), (*sizes.values(), value_depth)
+            raise ValueError(f"{names}: expected arrays of less than 2^60 numbers, got {given}")
         lead = (rows, tokens, heads) if layout == "bshd" else (rows, heads, tokens)
         stored = storage_dtype(dtype)
         shapes = {"k": ((*lead, depth), stored), "v": ((*lead, value_depth or depth), stored)}

@@ -6,10 +6,10 @@ import dataclasses
 import numpy as np
 
 from fastattn._check_dtypes import WIDTHS
+from fastattn._check_options import MOST_NUMBERS
 from fastattn.measure import inputs as arrays
 
 MASKS = ("none", "blocks", "random", "float")
-MOST_NUMBERS = 2**60 - 1  # of an array: NumPy counts its bytes in 64 bits
 
 
 @dataclasses.dataclass(frozen=True)
