@@ -14,7 +14,8 @@ import numpy as np
 cimport numpy as cnp
 from fastattn.capi cimport (
     FA_BFLOAT16, FA_BOOL, FA_FLOAT8_E4M3, FA_FLOAT8_E5M2, FA_FLOAT16, FA_FLOAT32, FA_FLOAT64,
-    FA_HIGH, FA_HIGHEST, FA_INT8, FA_MAX_LEAD, FA_MEDIUM, FA_NO_MEMORY, FA_OK, FA_UNSUPPORTED_ISA,
+    FA_HIGH, FA_HIGHEST, FA_INT8, FA_INVALID, FA_MAX_LEAD, FA_MEDIUM, FA_NO_MEMORY, FA_OK,
+    FA_UNSUPPORTED_ISA,
     fa_args, fa_attention, fa_attention_weights, fa_dtype, fa_has_threads, fa_isa_default,
     fa_isa_missing, fa_isa_name, fa_max_threads, fa_status, fa_tensor,
 )
@@ -104,7 +105,12 @@ cdef object failed(fa_status status, const fa_args *args):
     if status == FA_UNSUPPORTED_ISA:
         name = args.isa.decode() if args.isa != NULL else "FASTATTN_ISA"
         raise RuntimeError(f"fastattn: instruction set {name!r} cannot be used on this machine")
-    raise SystemError(f"fastattn: the core refused validated arguments (status {status})")
+    if status == FA_INVALID: # of what has been checked: too much of it
+        raise ValueError(
+            "q, k, v: expected at most 2^56 numbers together, of at most 2^31 features, got "
+            f"{args.queries} queries, {args.keys} keys, depths {args.depth} and {args.value_depth}"
+        )
+    raise SystemError(f"fastattn: unknown status {status} of the core")
 
 
 cdef int call(const fa_args *args, bint weights) except -1:

@@ -196,6 +196,16 @@ def test_results_larger_than_any_array(call, q, layout):
     check(lambda: call(q, k, v, layout=layout), ValueError, message)
 
 
+@pytest.mark.parametrize("keys, depth", [(2**57, 8), (1, 2**32)], ids=["keys", "depth"])
+def test_more_numbers_than_the_core_counts(keys, depth):
+    q, k, v = repeated(8, 8, depth), repeated(1, keys, depth), repeated(1, keys, 8)
+    message = (
+        "q, k, v: expected at most 2^56 numbers together, of at most 2^31 features, got 8 queries, "
+        f"{keys} keys, depths {depth} and 8"
+    )
+    check(lambda: fastattn.attention(q, k, v), ValueError, message)
+
+
 def test_packed_results_larger_than_any_array(call_varlen):
     q, k, v = repeated(2**40, 1, 1), repeated(1, 1, 1), repeated(1, 1, 2**40)
     message = f"q, v: expected a result that an array can hold, got one of shape (1, {2**40}, "
