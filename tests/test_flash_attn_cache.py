@@ -189,12 +189,13 @@ def test_batch_index(library, problem, rng):
 
 
 @pytest.mark.parametrize(
-    "page, integers", [(1, np.int32), (3, np.int64), (4, np.uint8), (12, np.int32)]
+    "page, integers, count",
+    [(1, np.int32, 3), (3, np.int64, 3), (4, np.uint8, 3), (12, np.int32, 3), (4, np.int32, 0)],
 )
-def test_append_writes_into_the_pages_given(library, problem, rng, page, integers):
+def test_append_writes_into_the_pages_given(library, problem, rng, page, integers, count):
     blocks = 12 // page
     table = rng.permutation(3 * blocks + 2)[: 3 * blocks].reshape(3, blocks).astype(integers)
-    added = new(rng, 3)
+    added = new(rng, count)
     k, v = expected_caches(problem, added)
     pages = {
         name: numbers(rng, 3 * blocks + 2, page, HEADS, DEPTH) for name in ("k_cache", "v_cache")
@@ -206,7 +207,8 @@ def test_append_writes_into_the_pages_given(library, problem, rng, page, integer
     )
     np.testing.assert_array_equal(pages["k_cache"][table].reshape(k.shape), k)
     np.testing.assert_array_equal(pages["v_cache"][table].reshape(v.shape), v)
-    close(out, truth(problem["q"], k, v, kv_lengths=problem["cache_seqlens"] + 3, causal=True)[0])
+    lengths = problem["cache_seqlens"] + count
+    close(out, truth(problem["q"], k, v, kv_lengths=lengths, causal=True)[0])
 
 
 def test_steps_of_a_decoder(library, rng):

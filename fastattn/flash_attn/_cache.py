@@ -60,13 +60,12 @@ class Cache:
             return None
         return per_batch("cache_leftpad", leftpad, (self.batch,), 0, self.capacity)
 
-    def attend(self, q, added, **options):
-        """`attention` over the cache as if `added` more keys were in it."""
+    def attend(self, q, **options):
+        """`attention` over the cache."""
         options |= {} if self.table is None else {"block_table": self.table}
-        lengths = self.lengths + added
         try:
             return fastattn.attention(
-                q, self.k, self.v, kv_lengths=lengths, layout="bshd", **options
+                q, self.k, self.v, kv_lengths=self.lengths, layout="bshd", **options
             )
         except (TypeError, ValueError) as error:
             rename(error, {"k": "k_cache", "v": "v_cache"})

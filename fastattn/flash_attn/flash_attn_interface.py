@@ -294,13 +294,13 @@ def flash_attn_with_kvcache(
     if k is not None:
         k, v = cache.fitting("k", k, cache.k), cache.fitting("v", v, cache.v)
         # Without queries this computes nothing, but finds what is wrong before a write.
-        cache.attend(queries[:, :0], k.shape[1], kv_starts=starts, **scores)
+        cache.attend(queries[:, :0], kv_starts=starts, **scores)
         if rotary_cos is not None or rotary_sin is not None:
             rotate = _cache.rotation(rotary_cos, rotary_sin, interleaved, cache.lengths)
             local = causal or scores["window_size"] != (-1, -1)
             k, queries = rotate("k", k, True), rotate("q", queries, local)
         cache.append(k, v)
-    result = cache.attend(queries, 0, kv_starts=starts, **scores, return_lse=with_lse)
+    result = cache.attend(queries, kv_starts=starts, **scores, return_lse=with_lse)
     wrap = _wrapper(q)
     return tuple(wrap(each) for each in result) if with_lse else wrap(result)
 
@@ -331,10 +331,9 @@ def _wrapper(q):
 def _refuse_tangents(*values):
     """Raise where forward-mode differentiation would end in a plain result."""
     if any(_is_tensor(each) for each in values):
-        from fastattn.torch._tensors import is_transformed, refuse_tangents
+        from fastattn.torch._tensors import refuse_tangents
 
-        if is_transformed():
-            refuse_tangents(values)
+        refuse_tangents(values)
 
 
 def _no_pattern(q):
