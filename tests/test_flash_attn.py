@@ -240,12 +240,14 @@ def test_signature(name):
          "softmax_scale: expected a number, got str"),
         (lambda q: fa.flash_attn_func(q, q, q, return_attn_probs=1), TypeError,
          "return_attn_probs: expected True or False, got int"),
+        (lambda q: fa.flash_attn_varlen_func(q[0], q[0], q[0], [0, 9], [0, 9], return_attn_probs=1),
+         TypeError, "return_attn_probs: expected True or False, got int"),
         (lambda q: fa.flash_attn_varlen_func(q[0], q, q, [0, 9], [0, 5, 9],
                                              block_table=np.array([[0, 1]])), ValueError,
          "cu_seqlens_k: expected shape (2,) like cu_seqlens_q, got shape (3,)"),
     ],
     ids=["dropout", "window", "heads", "qkv", "two axes", "kv", "list", "word", "softcap", "scale",
-         "probs", "cuts"],
+         "probs", "probs of packed", "cuts"],
 )  # fmt: skip
 def test_refusals(library, call, error, message):
     with pytest.raises(error) as caught:
