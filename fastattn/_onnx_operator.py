@@ -14,7 +14,7 @@ class Attention(OpRun):
 
     op_domain = ""
 
-    def _run(self, *inputs, qk_matmul_output_mode=0, **attributes):
+    def _run(self, *inputs, qk_matmul_output_mode, **attributes):
         outputs = self.onnx_node.output
         wanted = len(outputs) > 3 and outputs[3] != ""
         mode = qk_matmul_output_mode if wanted else None
