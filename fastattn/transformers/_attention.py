@@ -114,16 +114,11 @@ def _table(mask):
 
 def _without_mask(query, key, causal, sliding_window, cu_seq_lens_q, cu_seq_lens_k):
     """Options of a call that says by arguments what it may see."""
-    options = {}
-    if sliding_window is not None and sliding_window < 1:
-        raise ValueError(f"sliding_window: expected at least 1 or None, got {sliding_window}")
-    left, right = -1 if sliding_window is None else sliding_window - 1, -1
-    if causal:
-        options["causal"], right = True, 0
-    elif sliding_window is not None:
-        right = sliding_window - 1
-    if left >= 0:
-        options["window_size"] = left, right
+    options = {"causal": True} if causal else {}
+    if sliding_window is not None:
+        if sliding_window < 1:
+            raise ValueError(f"sliding_window: expected at least 1 or None, got {sliding_window}")
+        options["window_size"] = sliding_window - 1, sliding_window - 1
     if cu_seq_lens_q is not None:
         return options | {"cu_seqlens_q": cu_seq_lens_q, "cu_seqlens_k": cu_seq_lens_k}
     # A single query stands at the end, where it sees everything before it.
