@@ -161,8 +161,7 @@ def test_position_of_transformers_before_5_4():
     for first, queries in (0, 6), (4, 2):
         positions = torch.arange(first, first + queries)
         mask = ft.attention_mask(
-            batch_size=2, cache_position=positions, kv_length=6, config=CONFIG,
-            mask_function=PATTERNS["causal"],
+            batch_size=2, cache_position=positions, kv_length=6, mask_function=PATTERNS["causal"],
         )  # fmt: skip
         same(mask, table(PATTERNS["causal"], queries, 6, q_offset=first), queries, 6)
 
