@@ -81,6 +81,17 @@ def test_bool_is_no_length_in_a_graph_either(q, lengths):
         torch.jit.trace(lambda q: ft.attention(q, q, q, kv_lengths=lengths), q)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_reversed_array_in_a_graph(randn):
+    """No tensor has its strides, whatever it is converted to."""
+    q, slopes = randn(2, 4, 6, 8), np.array([0.1, 0.2, 0.3, 1.7])[::-1]
+
+    def attend(q):
+        return ft.attention(q, q, q, alibi_slopes=slopes)
+
+    assert torch.equal(torch.jit.trace(attend, q)(q), attend(q))
+
+
 def test_bool_is_no_length_when_compiled(q):
     attend = torch.compile(ft.attention, backend="eager", fullgraph=True)
     with pytest.raises(Exception, match="kv_lengths: expected integers, got dtype bool"):
