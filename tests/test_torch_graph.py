@@ -191,10 +191,11 @@ def test_traces_of_causal_squares_are_right_for_others(randn, trace):
     assert torch.equal(trace(causal, (k.clone(), k))(q, k), causal(q, k))
 
 
-def test_symbols_in_a_window(randn):
+@pytest.mark.parametrize("pair", [tuple, list])
+def test_symbols_in_a_window(randn, pair):
     class Window(torch.nn.Module):
         def forward(self, q):
-            return ft.attention(q, q, q, window_size=(q.shape[2] - 4, None))
+            return ft.attention(q, q, q, window_size=pair((q.shape[2] - 4, None)))
 
     length = torch.export.Dim("length", min=5, max=64)
     q, other = randn(2, 4, 9, 8), randn(2, 4, 12, 8)
