@@ -96,7 +96,7 @@ cdef extern from "schedule.h":
         int rows, vectors
     fa_range fa_allowed(const fa_positions *, int64_t)
     fa_span fa_span_of(const fa_positions *, int64_t, int64_t)
-    fa_tiling fa_tile_up(int64_t, int, int, int64_t)
+    fa_tiling fa_tile_up(int64_t, int, int, int64_t, int)
     fa_tile_rows fa_tile_at(const fa_tiling *, int64_t)
 
 
@@ -376,9 +376,9 @@ def span(int64_t query_begin, int64_t query_end, *, offset=0, begin=0, end=0, le
     return result.begin, result.end, result.full_begin, result.full_end
 
 
-def tiling(int64_t rows, int lanes, int max_vectors, int64_t group_rows=0):
+def tiling(int64_t rows, int lanes, int max_vectors, int64_t group_rows=0, int apart=0):
     """schedule.h: [(row_begin, rows, vectors)] of every tile."""
-    plan = fa_tile_up(rows, lanes, max_vectors, group_rows)
+    plan = fa_tile_up(rows, lanes, max_vectors, group_rows, apart)
     tiles = []
     for index in range(plan.tiles):
         at = fa_tile_at(&plan, index)

@@ -28,13 +28,14 @@ static int64_t tiles_of(int64_t rows, int lanes, int max_vectors)
     return divide_up(divide_up(rows, lanes), max_vectors);
 }
 
-fa_tiling fa_tile_up(int64_t rows, int lanes, int max_vectors, int64_t group_rows)
+fa_tiling fa_tile_up(int64_t rows, int lanes, int max_vectors, int64_t group_rows, int apart)
 {
-    fa_tiling tiling = {.rows = rows, .lanes = lanes, .max_vectors = max_vectors};
-    tiling.group_rows = group_rows > 0 ? group_rows : larger(rows, 1);
+    const int64_t before = rows - apart;
+    fa_tiling tiling = {.rows = rows, .lanes = lanes, .max_vectors = max_vectors, .apart = apart};
+    tiling.group_rows = group_rows > 0 ? group_rows : larger(before, 1);
     tiling.group_tiles = tiles_of(tiling.group_rows, lanes, max_vectors);
-    tiling.tiles = rows / tiling.group_rows * tiling.group_tiles +
-                   tiles_of(rows % tiling.group_rows, lanes, max_vectors);
+    tiling.tiles = before / tiling.group_rows * tiling.group_tiles +
+                   tiles_of(before % tiling.group_rows, lanes, max_vectors) + (apart > 0);
     return tiling;
 }
 
@@ -49,8 +50,11 @@ static fa_tile_rows only_tile(const fa_tiling *tiling)
 fa_tile_rows fa_tile_at(const fa_tiling *tiling, int64_t tile)
 {
     if (tiling->tiles == 1) return only_tile(tiling);
+    const int64_t before = tiling->rows - tiling->apart;
+    if (tiling->apart && tile == tiling->tiles - 1)
+        return (fa_tile_rows){.row_begin = before, .rows = tiling->apart, .vectors = 1, .apart = 1};
     const int64_t group_begin = tile / tiling->group_tiles * tiling->group_rows;
-    const int64_t rows = smaller(tiling->group_rows, tiling->rows - group_begin);
+    const int64_t rows = smaller(tiling->group_rows, before - group_begin);
     const int64_t vectors = divide_up(rows, tiling->lanes);
     const int64_t tiles = divide_up(vectors, tiling->max_vectors);
     const int64_t within = tile % tiling->group_tiles;

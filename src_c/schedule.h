@@ -26,18 +26,20 @@ typedef struct {
 fa_span fa_span_of(const fa_positions *positions, int64_t query_begin, int64_t query_end);
 
 /* Rows cut into tiles of at most max_vectors vectors, as even as possible (a tile of one vector
- * costs nearly as much as one of two). With group_rows > 0 no tile crosses a multiple of it. */
+ * costs nearly as much as one of two). With group_rows > 0 no tile crosses a multiple of it. The
+ * last `apart` rows, no more than a vector has, are a tile of their own. */
 typedef struct {
     int64_t rows, group_rows, group_tiles, tiles;
-    int lanes, max_vectors;
+    int lanes, max_vectors, apart;
 } fa_tiling;
 
 typedef struct {
     int64_t row_begin;
     int rows, vectors;
+    int apart; /* whether it is that tile */
 } fa_tile_rows;
 
-fa_tiling fa_tile_up(int64_t rows, int lanes, int max_vectors, int64_t group_rows);
+fa_tiling fa_tile_up(int64_t rows, int lanes, int max_vectors, int64_t group_rows, int apart);
 fa_tile_rows fa_tile_at(const fa_tiling *tiling, int64_t tile);
 
 #endif

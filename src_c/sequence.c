@@ -57,6 +57,16 @@ static int thin_pays(const fa_args *args, const fa_kernels *kernels, int64_t row
            thin_width(kernels, rows) <= kernels->widest_thin;
 }
 
+/* Rows past the last whole vector: another vector of a wide tile would take as long for one of them
+ * as for all, a thin tile takes less for up to half of them. */
+static int rows_apart(const fa_args *args, const fa_kernels *kernels, const fa_sequence *sequence,
+                      int64_t rows)
+{
+    const int rest = (int)(rows % kernels->lanes);
+    if (sequence->thin || sequence->matrix || args->mask.data || rows < kernels->lanes) return 0;
+    return rest <= kernels->lanes / 2 ? rest : 0;
+}
+
 /* Tiles, blocks and chunks. */
 static void cut(const fa_args *args, const fa_kernels *kernels, fa_sequence *sequence, int64_t rows)
 {
@@ -66,8 +76,10 @@ static void cut(const fa_args *args, const fa_kernels *kernels, fa_sequence *seq
     /* One tile, as in decoding: only chunks can keep all threads busy. */
     const int one_tile = sequence->thin || rows <= vectors * kernels->lanes;
     const int chunk_keys = matrix && !one_tile ? matrix->chunk_keys : FA_CHUNK_KEYS;
-    sequence->tiling = sequence->thin ? fa_tile_up(rows, thin_width(kernels, rows), 1, group_rows)
-                                      : fa_tile_up(rows, kernels->lanes, vectors, group_rows);
+    sequence->tiling = sequence->thin
+                           ? fa_tile_up(rows, thin_width(kernels, rows), 1, group_rows, 0)
+                           : fa_tile_up(rows, kernels->lanes, vectors, group_rows,
+                                        rows_apart(args, kernels, sequence, rows));
     sequence->key_block = matrix ? matrix->key_block : kernels->key_block;
     if (args->mask.data && sequence->key_block > MASK_BLOCK) sequence->key_block = MASK_BLOCK;
     sequence->chunk_blocks = chunk_keys / sequence->key_block;
@@ -101,12 +113,13 @@ static void choose(const fa_args *args, const fa_kernels *kernels, const fa_matr
 }
 
 void fa_arrange(const fa_args *args, const fa_kernels *kernels, const fa_sequence *sequence,
-                int rows, fa_tile *tile)
+                const fa_tile_rows *rows, fa_tile *tile)
 {
+    const int thin = sequence->thin || rows->apart;
     tile->spread = kernels->lanes;
-    tile->thin = sequence->thin ? rows : 0;
-    if (sequence->thin && !sequence->matrix)
-        tile->thin = kernels->arrange(rows, fa_storage_of(args->kv_dtype), &tile->spread);
+    tile->thin = thin ? rows->rows : 0;
+    if (thin && !sequence->matrix)
+        tile->thin = kernels->arrange(rows->rows, fa_storage_of(args->kv_dtype), &tile->spread);
 }
 
 fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels,

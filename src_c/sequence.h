@@ -29,7 +29,7 @@ typedef struct {
     int64_t query_row, key_row; /* of packed tensors: its first ones */
     fa_positions positions;
     fa_tiling tiling;
-    int thin; /* rows of its thin tiles, the last one may have fewer; 0: they are wide */
+    int thin; /* rows of its thin tiles, the last one may have fewer; 0: wide, but one apart */
     int key_block, chunk_blocks;
     int load_blocks;         /* whose rows are brought at a time: see fa_worker_load_end */
     const fa_matrix *matrix; /* what its tiles are updated with; NULL: the table itself */
@@ -47,6 +47,6 @@ fa_sequence fa_sequence_at(const fa_args *args, const fa_kernels *kernels,
                            const fa_matrices *matrices, int64_t index);
 /* How a tile of so many rows keeps them; on a matrix unit one by one. */
 void fa_arrange(const fa_args *args, const fa_kernels *kernels, const fa_sequence *sequence,
-                int rows, fa_tile *tile);
+                const fa_tile_rows *rows, fa_tile *tile);
 
 #endif

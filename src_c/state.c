@@ -25,8 +25,9 @@ static layout layout_of(const fa_plan *plan, const fa_sequence *sequence)
     at.l = at.m + fa_line(width * size);
     at.o = at.l + fa_line(width * size);
     at.bytes = at.o;
+    const fa_tile_rows thin = {.rows = sequence->thin};
     fa_tile tile;
-    fa_arrange(plan->args, kernels, sequence, sequence->thin, &tile);
+    fa_arrange(plan->args, kernels, sequence, &thin, &tile);
     const int64_t own = sequence->thin && !sequence->matrix ? tile.thin : width;
     at.bytes += fa_line(own * padded * size);
     return at;

@@ -26,7 +26,7 @@ static void place_tile(fa_worker *worker, fa_worker_tile *tile, int64_t kv_head,
     own_memory(&tile->state, &tile->own[0]);
     for (int n = 0; n < FA_PASTS; ++n) own_memory(&tile->past[n], &tile->own[1 + n]);
     tile->state.vectors = tile->rows.vectors;
-    fa_arrange(plan->args, plan->kernels, sequence, tile->rows.rows, &tile->state);
+    fa_arrange(plan->args, plan->kernels, sequence, &tile->rows, &tile->state);
     tile->packed = 0;
     tile->states = NULL;
     if (plan->map.states)

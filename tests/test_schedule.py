@@ -55,9 +55,14 @@ def test_far_positions_do_not_overflow():
     lanes=st.sampled_from([1, 2, 4, 8, 16]),
     vectors=st.integers(1, 4),
     group=st.sampled_from([0, 64, 192]),
+    apart=st.integers(0, 16),
 )
-def test_tiling(rows, lanes, vectors, group):
-    tiles = _kernels.tiling(rows, lanes, vectors, group)
+def test_tiling(rows, lanes, vectors, group, apart):
+    apart = 0 if group else min(apart, lanes, rows - 1)
+    tiles = _kernels.tiling(rows, lanes, vectors, group, apart)
+    if apart:
+        assert tiles.pop() == (rows - apart, apart, 1)
+        rows -= apart
     expected = 0
     for begin, count, used in tiles:
         assert begin == expected and count >= 1
