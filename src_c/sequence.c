@@ -59,11 +59,10 @@ static int thin_pays(const fa_args *args, const fa_kernels *kernels, int64_t row
 
 /* Rows past the last whole vector: another vector of a wide tile would take as long for one of them
  * as for all, a thin tile takes less for up to half of them. */
-static int rows_apart(const fa_args *args, const fa_kernels *kernels, const fa_sequence *sequence,
-                      int64_t rows)
+static int rows_apart(const fa_kernels *kernels, const fa_sequence *sequence, int64_t rows)
 {
     const int rest = (int)(rows % kernels->lanes);
-    if (sequence->thin || sequence->matrix || args->mask.data || rows < kernels->lanes) return 0;
+    if (sequence->thin || sequence->matrix || rows < kernels->lanes) return 0;
     return rest <= kernels->lanes / 2 ? rest : 0;
 }
 
@@ -79,7 +78,7 @@ static void cut(const fa_args *args, const fa_kernels *kernels, fa_sequence *seq
     sequence->tiling = sequence->thin
                            ? fa_tile_up(rows, thin_width(kernels, rows), 1, group_rows, 0)
                            : fa_tile_up(rows, kernels->lanes, vectors, group_rows,
-                                        rows_apart(args, kernels, sequence, rows));
+                                        rows_apart(kernels, sequence, rows));
     sequence->key_block = matrix ? matrix->key_block : kernels->key_block;
     if (args->mask.data && sequence->key_block > MASK_BLOCK) sequence->key_block = MASK_BLOCK;
     sequence->chunk_blocks = chunk_keys / sequence->key_block;
