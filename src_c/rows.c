@@ -49,9 +49,6 @@ static void bring_row(const fa_worker *worker, const fa_rows *source, const void
     if (source->columns > 1 && source->column_stride != source->element) {
         fa_rows_gather(source, row, worker->elements);
         row = worker->elements;
-    } else if (source->storage == FA_REAL && (uintptr_t)row % (uintptr_t)source->element) {
-        fa_rows_gather(source, row, worker->elements);
-        row = worker->elements;
     }
     worker->plan->kernels->widen(source->storage, &row, 1, source->columns, scale, to);
 }

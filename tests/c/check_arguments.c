@@ -237,6 +237,28 @@ static void check_sizes(void)
     check(attend(&args) == FA_NO_MEMORY && !written(out, 3 * SIZE), "a mask of too many blocks");
 }
 
+/* ---- addresses ---- */
+
+/* Not even of whole numbers: a struct of a caller may be packed. */
+static void check_addresses(void)
+{
+    static char memory[KEYS * DEPTH * sizeof(float) + 1];
+    float expected[SIZE];
+    fa_args args = arguments();
+    attend(&args);
+    memcpy(expected, out + SIZE, sizeof expected);
+    fa_tensor *const inputs[] = {&args.q, &args.k, &args.v};
+    for (int n = 0; n < 3; ++n) {
+        args = arguments();
+        memcpy(memory + 1, inputs[n]->data, n ? KEYS * DEPTH * sizeof(float) : sizeof q);
+        inputs[n]->data = memory + 1, taken(&args, "numbers at an odd address");
+        check(!memcmp(out + SIZE, expected, sizeof expected), "the numbers at an odd address");
+    }
+    args = arguments(), args.out.data = memory + 1;
+    check(attend(&args) == FA_OK && !memcmp(memory + 1, expected, sizeof expected),
+          "results at an odd address");
+}
+
 /* ---- weights ---- */
 
 static void check_weights(void)
@@ -347,6 +369,7 @@ int main(void)
     check_packs();
     check_positions();
     check_sizes();
+    check_addresses();
     check_weights();
     check_types();
     check_counts();
