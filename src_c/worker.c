@@ -199,24 +199,25 @@ static void turn_to(fa_worker *worker, int head)
 /* Only keys that exist for this sequence are touched: rows [first_key, key_end). If a matrix unit
  * cannot take them all, it gets them block by block: so which ones go another way does not depend
  * on what else a task brings. Heads that take turns are brought no more anyway. */
-int64_t fa_worker_load(fa_worker *worker, int head, int64_t block, int64_t last)
+int64_t fa_worker_load(fa_worker *worker, int head, int64_t block, int64_t end)
 {
     if (head != worker->head) turn_to(worker, head);
     const fa_positions *positions = &worker->sequence.positions;
     const int64_t key_block = worker->sequence.key_block;
-    const int64_t end = smaller(worker->block_end * key_block, positions->end);
+    const int64_t task_end = smaller(worker->block_end * key_block, positions->end);
     worker->first_key = worker->first_row = larger(block * key_block, positions->begin);
-    worker->key_end = smaller(last * key_block, positions->end);
+    worker->key_end = smaller(end * key_block, positions->end);
     worker->block_used = 0;
     if (worker->sequence.matrix) worker->first_row -= worker->first_row % FA_PANEL_ALIGN;
-    bring(worker, end, worker->k_copied, worker->v_copied);
+    bring(worker, task_end, worker->k_copied, worker->v_copied);
     worker->widened =
         !worker->plan->kv_widened || worker->k_copied || worker->sequence.thin; /* as they lie */
-    if (!worker->sequence.matrix) return last;
+    if (!worker->sequence.matrix) return end;
     load_panels(worker);
     const int64_t together = blocks_together(&worker->sequence);
-    const int64_t first = (block / together + 1) * together;
-    return worker->panels || last <= first ? last : fa_worker_load(worker, head, block, first);
+    const int64_t first_end = (block / together + 1) * together;
+    if (worker->panels || end <= first_end) return end;
+    return fa_worker_load(worker, head, block, first_end);
 }
 
 static fa_block_state mask_of(const fa_worker *worker, const fa_worker_tile *tile, int64_t block)
@@ -224,14 +225,14 @@ static fa_block_state mask_of(const fa_worker *worker, const fa_worker_tile *til
     return tile->states ? tile->states[block * worker->plan->map.step] : FA_BLOCK_FULL;
 }
 
-/* Keys of blocks [block, last) that a tile needs. */
+/* Keys of blocks [block, end) that a tile needs. */
 static fa_range needed(const fa_worker *worker, const fa_worker_tile *tile, int64_t block,
-                       int64_t last)
+                       int64_t end)
 {
     const int64_t key_block = worker->sequence.key_block;
     const int64_t earliest = larger(worker->first_key, block * key_block);
     fa_range range = {larger(tile->span.begin, earliest),
-                      smaller(smaller(tile->span.end, worker->key_end), last * key_block)};
+                      smaller(smaller(tile->span.end, worker->key_end), end * key_block)};
     if (range.begin >= range.end || mask_of(worker, tile, block) == FA_BLOCK_SKIP)
         return (fa_range){0, 0};
     if (worker->sequence.matrix) range.begin -= range.begin % FA_PANEL_ALIGN;
@@ -331,24 +332,25 @@ static void update_range(fa_worker *worker, fa_worker_tile *tile, int64_t block,
 }
 
 /* Of blocks that are one of a matrix unit, those of one kind go together, wherever loads end. */
-static int64_t last_alike(const fa_worker *worker, const fa_worker_tile *tile, int64_t block,
-                          int64_t end)
+static int64_t end_of_alike(const fa_worker *worker, const fa_worker_tile *tile, int64_t block,
+                            int64_t end)
 {
     const int64_t together = blocks_together(&worker->sequence);
-    int64_t last = block + 1;
-    if (!tile->states) return last;
+    int64_t alike_end = block + 1;
+    if (!tile->states) return alike_end;
     end = smaller((block / together + 1) * together, end);
-    while (last < end && mask_of(worker, tile, last) == mask_of(worker, tile, block)) ++last;
-    return last;
+    while (alike_end < end && mask_of(worker, tile, alike_end) == mask_of(worker, tile, block))
+        ++alike_end;
+    return alike_end;
 }
 
 int64_t fa_worker_update(fa_worker *worker, int index, int64_t block, int64_t end)
 {
     fa_worker_tile *tile = &worker->tile[worker->head * worker->share.tiles + index];
-    const int64_t last = last_alike(worker, tile, block, end);
-    const fa_range range = needed(worker, tile, block, last);
+    const int64_t alike_end = end_of_alike(worker, tile, block, end);
+    const fa_range range = needed(worker, tile, block, alike_end);
     if (range.begin < range.end) update_range(worker, tile, block, range);
-    return last;
+    return alike_end;
 }
 
 /* ---- results ---- */
