@@ -281,7 +281,7 @@ static fa_status allocate(fa_plan *plan)
         if (rows * (double)plan->map.blocks > MOST_NUMBERS) return FA_NO_MEMORY;
         map_bytes = plan->map.maps * plan->map.tiles * plan->map.blocks;
     }
-    plan->thread_bytes = fa_line(fa_scratch_bytes(plan));
+    plan->thread_bytes = fa_scratch_bytes(plan);
     const int64_t scratch_bytes = plan->thread_bytes * plan->threads;
     const int64_t state_bytes = plan->split ? end->first_state : 0;
     plan->memory = malloc((size_t)(scratch_bytes + state_bytes + map_bytes + FA_LINE));

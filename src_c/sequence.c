@@ -82,7 +82,6 @@ static void cut(const fa_args *args, const fa_kernels *kernels, fa_sequence *seq
     sequence->key_block = matrix ? matrix->key_block : kernels->key_block;
     if (args->mask.data && sequence->key_block > MASK_BLOCK) sequence->key_block = MASK_BLOCK;
     sequence->chunk_blocks = chunk_keys / sequence->key_block;
-    if (sequence->chunk_blocks < 1) sequence->chunk_blocks = 1;
     sequence->load_blocks = matrix || sequence->thin ? sequence->chunk_blocks : 1;
     if (matrix && matrix->load_keys)
         sequence->load_blocks =
@@ -90,7 +89,7 @@ static void cut(const fa_args *args, const fa_kernels *kernels, fa_sequence *seq
     const int64_t chunk = (int64_t)sequence->chunk_blocks * sequence->key_block;
     sequence->chunks = 1;
     if (sequence->positions.end > chunk)
-        sequence->chunks = (sequence->positions.end + chunk - 1) / chunk;
+        sequence->chunks = divide_up(sequence->positions.end, chunk);
 }
 
 /* What its tiles are updated with, and how many rows thin ones have. */

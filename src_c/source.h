@@ -6,7 +6,6 @@
 #ifndef FA_SOURCE_H
 #define FA_SOURCE_H
 
-#include <stddef.h>
 #include <stdint.h>
 
 #include "fastattn.h"

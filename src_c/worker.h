@@ -68,7 +68,7 @@ typedef struct {
     fa_modifiers modifiers;
 } fa_worker;
 
-/* Scratch of a thread, in bytes, its worker included. */
+/* Bytes of the scratch of a thread, in whole lines, its worker included. */
 int64_t fa_scratch_bytes(const fa_plan *plan);
 
 /* Before the first task of any thread. */
