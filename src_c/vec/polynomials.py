@@ -2,7 +2,7 @@
 
 exp2: q with 2^r = 1 + r * q(r) on [-1/2, 1/2], least relative error.
       The same for one piece of bfloat16 (``mmla/matrix.inc``), and on [0, 1] for one and for more
-      pieces (``amx/probabilities.inc``).
+      pieces (``pieces/probabilities.inc``).
 tanh: t with tanh(y) = y * (1 + z * t(z)), z = y^2, on |y| <= 5/8, least relative error.
 
 Run ``python src_c/vec/polynomials.py``; needs mpmath. ``tests/test_kernels.py`` checks the errors.
