@@ -135,4 +135,4 @@ def check(result, q, k, v, **options):
     )
     bound += 2.0**-8 + np.log(2) / 1024 if rounded else 0  # a weight, and its exponent
     np.testing.assert_allclose(lse[~empty], expected_lse[~empty], rtol=0, atol=bound)
-    assert not out[empty].any() or not np.isneginf(expected_lse).any()
+    assert not out[empty].any()

@@ -241,7 +241,7 @@ def test_sinks_without_keys(isa, dtype):
 
 @pytest.mark.parametrize("depth", [64, 128])
 def test_float32_error_at_2048(isa, depth, rng):
-    """The figures of the issue; scalar takes the same path with fewer heads."""
+    """Far below what is allowed: many keys average out what each of them is wrong by."""
     q, k, v = cases.tensors(rng, "float32", q_heads=1, queries=512, keys=2048, depth=depth)
     out, _ = run(isa, q, k, v)
     error = out - reference.attention(q, k, v)
@@ -271,11 +271,11 @@ def test_rising_maxima(isa, dtype, rng):
 def test_equal_scores(isa, dtype, rng):
     q, k, v = cases.tensors(rng, dtype, queries=30, keys=333)
     k[...] = 1.5
-    out, lse = run(isa, q, k, v)
-    np.testing.assert_allclose(
-        out, np.broadcast_to(v.mean(-2, keepdims=True), out.shape), atol=2e-6
-    )
-    cases.check((out, lse), q, k, v)
+    result = run(isa, q, k, v)
+    expected = np.broadcast_to(v.mean(-2, dtype=float, keepdims=True), result[0].shape)
+    allowed = cases.ALLOWED[dtype] * np.abs(v).max()
+    np.testing.assert_allclose(result[0], expected, rtol=0, atol=allowed)
+    cases.check(result, q, k, v)
 
 
 def test_one_huge_key(isa, dtype, rng):
