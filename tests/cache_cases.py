@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What the tests of both caches share: sizes, tokens, options of attention, filled caches."""
 
+import io
+
 import numpy as np
 from cases import normal
 
@@ -54,3 +56,11 @@ def filled(rng, kind, path=None, **options):
     cache.evict(ids[0], 2)
     cache.free(ids[1])
     return cache
+
+
+def read_back(cache):
+    """Return what `load` makes of what `save` writes."""
+    file = io.BytesIO()
+    cache.save(file)
+    file.seek(0)
+    return type(cache).load(file)

@@ -12,7 +12,7 @@ import cases
 import numpy as np
 import programs
 import pytest
-from cache_cases import LAYOUTS, filled, given
+from cache_cases import LAYOUTS, filled, given, read_back
 
 import fastattn
 from fastattn import _aligned as aligned
@@ -191,18 +191,11 @@ def test_copies_of_several_keep_what_they_share(how, rng):
     assert len(cache.ids) == len(caches[1].ids) + 1
 
 
-def loaded(cache):
-    file = io.BytesIO()
-    cache.save(file)
-    file.seek(0)
-    return type(cache).load(file)
-
-
 @pytest.mark.parametrize("how", [*COPIES, "load"])
 def test_copies_begin_at_a_line(how, rng):
     """As new caches do; NumPy's arrays begin at one by chance, a quarter of them."""
     for kind in KINDS:
-        found = (COPIES | {"load": loaded})[how](filled(rng, kind, dtype=np.int8))
+        found = (COPIES | {"load": read_back})[how](filled(rng, kind, dtype=np.int8))
         for array in found.k, found.v, found.k_scale, found.v_scale:
             assert array.ctypes.data % 64 == 0
 

@@ -2,14 +2,13 @@
 """Caches and their copies, in any order of calls: each holds its own tokens (hypothesis)."""
 
 import copy
-import io
 import pickle
 
 import cases
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from cache_cases import DEPTH, HEADS, VALUE_DEPTH, logical, tokens
+from cache_cases import DEPTH, HEADS, VALUE_DEPTH, logical, read_back, tokens
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import (
     Bundle,
@@ -29,13 +28,6 @@ SETTINGS = settings(
     suppress_health_check=list(HealthCheck),
     derandomize=True,
 )
-
-
-def read_back(cache):
-    file = io.BytesIO()
-    cache.save(file)
-    file.seek(0)
-    return type(cache).load(file)
 
 
 def read_only(cache):

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from cases import normal
 
 import fastattn.flash_attn as fa
 from fastattn import reference
@@ -40,10 +41,6 @@ class Library:
         assert all(type(each) is self.type for each in results)
         results = tuple(each.numpy() if self.torch else each for each in results)
         return results if several else results[0]
-
-
-def numbers(rng, *shape, dtype=np.float32):
-    return rng.standard_normal(shape).astype(dtype)
 
 
 def close(result, expected, dtype=np.float32):
@@ -82,7 +79,7 @@ OPTIONS = {
 @pytest.mark.parametrize("options, ours", OPTIONS.values(), ids=OPTIONS)
 def test_func_matches_the_oracle(library, rng, options, ours, queries, keys):
     q, k, v = (
-        numbers(rng, 2, n, h, d) for n, h, d in ((queries, 4, 16), (keys, 2, 16), (keys, 2, 8))
+        normal(rng, 2, n, h, d) for n, h, d in ((queries, 4, 16), (keys, 2, 16), (keys, 2, 8))
     )
     out, lse, pattern = library.run(fa.flash_attn_func, q, k, v, return_attn_probs=True, **options)
     expected, expected_lse = truth(q, k, v, **ours)
@@ -98,7 +95,7 @@ def test_func_matches_the_oracle(library, rng, options, ours, queries, keys):
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 def test_16_bit(rng, name):
     torch = pytest.importorskip("torch")
-    q = torch.from_numpy(numbers(rng, 2, 9, 4, 16)).to(getattr(torch, name))
+    q = torch.from_numpy(normal(rng, 2, 9, 4, 16)).to(getattr(torch, name))
     out = fa.flash_attn_func(q, q, q, causal=True)
     expected, _ = truth(*[q.double().numpy()] * 3, causal=True)
     assert out.dtype == q.dtype
@@ -125,7 +122,7 @@ def one_by_one(q, k, v, **options):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_varlen(library, rng, causal):
-    q, k, v = numbers(rng, 9, 4, 16), numbers(rng, 12, 2, 16), numbers(rng, 12, 2, 8)
+    q, k, v = normal(rng, 9, 4, 16), normal(rng, 12, 2, 16), normal(rng, 12, 2, 8)
     options = {"causal": causal, "softcap": 4.0}
     out, lse, pattern = library.run(
         fa.flash_attn_varlen_func, q, k, v, CU_Q, CU_K, 5, 6, return_attn_probs=True, **options
@@ -150,9 +147,9 @@ PACKED = {
 def test_packed_arguments(library, rng, name, dtype):
     """With every option they give what their parts give; dropout is refused as well."""
     shape, cuts = PACKED[name]
-    packed = numbers(rng, *shape, dtype=dtype)
+    packed = normal(rng, *shape, dtype=dtype)
     parts = [packed[..., part, :, :] for part in range(shape[-3])]
-    q = [] if len(parts) == 3 else [numbers(rng, *((9,) if cuts else (2, 5)), 4, 16, dtype=dtype)]
+    q = [] if len(parts) == 3 else [normal(rng, *((9,) if cuts else (2, 5)), 4, 16, dtype=dtype)]
     options = {
         "softmax_scale": 0.3, "causal": True, "window_size": (4, 1), "softcap": 2.0,
         "alibi_slopes": np.array([0.1, 0.2, 0.3, 0.4], np.float32), "return_attn_probs": True,
@@ -169,9 +166,9 @@ def test_packed_arguments(library, rng, name, dtype):
 
 
 def test_varlen_pages(library, rng):
-    q, k, v = numbers(rng, 9, 4, 16), numbers(rng, 12, 2, 16), numbers(rng, 12, 2, 8)
+    q, k, v = normal(rng, 9, 4, 16), normal(rng, 12, 2, 16), normal(rng, 12, 2, 8)
     table = np.array([[3, 1], [5, 0], [4, 2]], np.int32)
-    pages_k, pages_v = numbers(rng, 6, 3, 2, 16), numbers(rng, 6, 3, 2, 8)
+    pages_k, pages_v = normal(rng, 6, 3, 2, 16), normal(rng, 6, 3, 2, 8)
     for b, (begin, end) in enumerate(itertools.pairwise(CU_K)):
         for j in range(end - begin):
             pages_k[table[b, j // 3], j % 3] = k[begin + j]
@@ -257,21 +254,21 @@ def test_refusals(library, call, error, message):
 
 @pytest.mark.parametrize("dropout", [False, None, np.zeros(2)], ids=repr)
 def test_dropout_that_is_no_number(library, rng, dropout):
-    q = library(numbers(rng, 1, 2, 4, 8))
+    q = library(normal(rng, 1, 2, 4, 8))
     with pytest.raises(TypeError, match=r"^dropout_p: expected a number, got"):
         fa.flash_attn_func(q, q, q, dropout)
 
 
 def test_backward_raises(rng):
     torch = pytest.importorskip("torch")
-    q = torch.from_numpy(numbers(rng, 2, 9, 4, 16)).requires_grad_()
+    q = torch.from_numpy(normal(rng, 2, 9, 4, 16)).requires_grad_()
     with pytest.raises(NotImplementedError, match=r"there is no backward yet"):
         fa.flash_attn_func(q, q, q).sum().backward()
 
 
 def test_compiled(rng):
     torch = pytest.importorskip("torch")
-    q = torch.from_numpy(numbers(rng, 2, 9, 4, 16))
+    q = torch.from_numpy(normal(rng, 2, 9, 4, 16))
     compiled = torch.compile(fa.flash_attn_func, backend="eager", fullgraph=True)
     assert torch.equal(compiled(q, q, q, causal=True), fa.flash_attn_func(q, q, q, causal=True))
     for softcap in (1.5, 2.5, 3.5):  # from the second one on, dynamo counts with a symbol
@@ -329,7 +326,7 @@ def test_bert_padding(rng, unused):
     torch = pytest.importorskip("torch")
     from fastattn.flash_attn.bert_padding import pad_input, unpad_input
 
-    x = torch.from_numpy(numbers(rng, 3, 5, 2, 4))
+    x = torch.from_numpy(normal(rng, 3, 5, 2, 4))
     mask = torch.tensor([[1, 1, 0, 0, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]])
     more = torch.tensor([[0, 0, 1, 0, 0]] + [[0] * 5] * 2) if unused else None
     tokens, indices, cu, longest, used = unpad_input(x, mask, more)

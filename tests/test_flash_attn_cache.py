@@ -5,7 +5,8 @@ import itertools
 
 import numpy as np
 import pytest
-from test_flash_attn import Library, close, numbers, truth
+from cases import normal
+from test_flash_attn import Library, close, truth
 
 from fastattn.flash_attn import flash_attn_with_kvcache
 
@@ -25,18 +26,16 @@ def dtype():
 @pytest.fixture
 def problem(rng, dtype):
     """Three sequences of 5, 0 and 9 keys in a cache of 12; the rest of it must not be looked at."""
-    cache = {
-        name: numbers(rng, 3, 12, HEADS, DEPTH, dtype=dtype) for name in ("k_cache", "v_cache")
-    }
+    cache = {name: normal(rng, 3, 12, HEADS, DEPTH, dtype=dtype) for name in ("k_cache", "v_cache")}
     lengths = np.array([5, 0, 9], np.int32)
     for tensor, (b, length) in itertools.product(cache.values(), enumerate(lengths)):
         tensor[b, length:] = np.nan
-    q = numbers(rng, 3, 2, 4, DEPTH, dtype=dtype)
+    q = normal(rng, 3, 2, 4, DEPTH, dtype=dtype)
     return {"q": q, **cache, "cache_seqlens": lengths}
 
 
 def new(rng, count=2, dtype=np.float32):
-    return {name: numbers(rng, 3, count, HEADS, DEPTH, dtype=dtype) for name in "kv"}
+    return {name: normal(rng, 3, count, HEADS, DEPTH, dtype=dtype) for name in "kv"}
 
 
 def expected_caches(problem, added):
@@ -82,7 +81,7 @@ def test_lengths(library, problem, causal):
 
 
 def test_whole_cache(library, rng):
-    q, k = numbers(rng, 2, 3, 4, DEPTH), numbers(rng, 2, 7, HEADS, DEPTH)
+    q, k = normal(rng, 2, 3, 4, DEPTH), normal(rng, 2, 7, HEADS, DEPTH)
     close(
         library.run(flash_attn_with_kvcache, q, k, k, causal=True), truth(q, k, k, causal=True)[0]
     )
@@ -133,7 +132,7 @@ def test_left_padding(library, problem, rng):
 def test_rotary(library, problem, rng, interleaved, options, local, features, dtype, within):
     """Part of the features, or all; a query without an order of its own stands where k begins."""
     added = new(rng, dtype=dtype)
-    angles = numbers(rng, 12, features // 2, dtype=dtype)
+    angles = normal(rng, 12, features // 2, dtype=dtype)
     cos, sin = np.cos(angles), np.sin(angles)
     places = problem["cache_seqlens"][:, None] + np.arange(2)
     of_query = places if local else np.repeat(places[:, :1], 2, 1)
@@ -163,7 +162,7 @@ def test_larger_cache(library, problem, rng):
     """Without indices the first rows are meant."""
     small = {name: problem[name] for name in ("k_cache", "v_cache")}
     for name, tensor in small.items():
-        problem[name] = np.concatenate([tensor, numbers(rng, 2, *tensor.shape[1:])])
+        problem[name] = np.concatenate([tensor, normal(rng, 2, *tensor.shape[1:])])
     added = new(rng)
     out = library.run(flash_attn_with_kvcache, **problem, **added)
     np.testing.assert_array_equal(
@@ -176,7 +175,7 @@ def test_batch_index(library, problem, rng):
     """Rows of a larger cache in another order, read and written where they are."""
     rows, added = np.array([4, 0, 2], np.int32), new(rng)
     k, v = expected_caches(problem, added)
-    given = {name: numbers(rng, 5, 12, HEADS, DEPTH) for name in ("k_cache", "v_cache")}
+    given = {name: normal(rng, 5, 12, HEADS, DEPTH) for name in ("k_cache", "v_cache")}
     for name, tensor in given.items():
         tensor[rows] = problem[name]
     out = library.run(
@@ -198,7 +197,7 @@ def test_append_writes_into_the_pages_given(library, problem, rng, page, integer
     added = new(rng, count)
     k, v = expected_caches(problem, added)
     pages = {
-        name: numbers(rng, 3 * blocks + 2, page, HEADS, DEPTH) for name in ("k_cache", "v_cache")
+        name: normal(rng, 3 * blocks + 2, page, HEADS, DEPTH) for name in ("k_cache", "v_cache")
     }
     for name, tensor in pages.items():
         tensor[table] = problem[name].reshape(3, blocks, page, HEADS, DEPTH)
@@ -213,7 +212,7 @@ def test_append_writes_into_the_pages_given(library, problem, rng, page, integer
 
 def test_steps_of_a_decoder(library, rng):
     """One token at a time gives what all at once gives."""
-    q, k, v = (numbers(rng, 2, 9, heads, DEPTH) for heads in (4, HEADS, HEADS))
+    q, k, v = (normal(rng, 2, 9, heads, DEPTH) for heads in (4, HEADS, HEADS))
     caches = [library(np.full((2, 9, HEADS, DEPTH), np.nan, np.float32)) for _ in range(2)]
     outs = [
         library.run(
