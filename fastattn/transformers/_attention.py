@@ -122,8 +122,8 @@ def _without_mask(query, key, causal, sliding_window, cu_seq_lens_q, cu_seq_lens
     if cu_seq_lens_q is not None:
         return options | {"cu_seqlens_q": cu_seq_lens_q, "cu_seqlens_k": cu_seq_lens_k}
     # A single query stands at the end, where it sees everything before it.
-    if options and query.shape[2] != key.shape[2]:
-        options["q_offset"] = 0 if query.shape[2] > 1 else None
+    if options and query.shape[2] not in (1, key.shape[2]):
+        options["q_offset"] = 0
     return options
 
 
