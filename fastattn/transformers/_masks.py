@@ -74,7 +74,7 @@ class CompactMask(torch.Tensor):
         whole = slice(None)
         if not isinstance(index, tuple) or [type(each) for each in index] != [slice] * 4:
             return None
-        if self.touched or (self.rows, *index[:2], index[3]) != (whole,) * 4:
+        if (self.rows, *index[:2], index[3]) != (whole,) * 4:
             return None
         batch, heads, queries, keys = self.shape
         first, stop, step = index[2].indices(queries)
