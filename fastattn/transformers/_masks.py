@@ -181,7 +181,7 @@ def _ranges(pattern, tokens, kv_length, offset, kv_offset):
     options["q_offset"] = offset
     if tokens is None:
         return options
-    visible = tokens[:, kv_offset : kv_offset + kv_length]
+    visible = tokens[:, kv_offset:]  # more or fewer than there are keys: cut, or False
     visible = torch.nn.functional.pad(visible, (0, kv_length - visible.shape[1]))
     begin, end, contiguous = _runs(visible)
     if not contiguous and max(pattern.left, pattern.right) >= 0:
