@@ -244,11 +244,11 @@ def pattern_of(function):
         return Pattern(right=0)
     if function is masking_utils.bidirectional_mask_function:
         return Pattern()
-    code = getattr(function, "__code__", None)
-    if code is None or function.__module__ != masking_utils.__name__ or not function.__closure__:
+    closure = getattr(function, "__closure__", None)
+    if not closure or function.__module__ != masking_utils.__name__:
         return None
-    cells = (cell.cell_contents for cell in function.__closure__)
-    known = dict(zip(code.co_freevars, cells, strict=True))
+    cells = (cell.cell_contents for cell in closure)
+    known = dict(zip(function.__code__.co_freevars, cells, strict=True))
     match function.__qualname__.partition(".")[0], known:
         case "and_masks", {"mask_functions": parts}:
             return _all(pattern_of(part) for part in parts)
