@@ -13,8 +13,7 @@ transformers = pytest.importorskip("transformers")
 from transformers import masking_utils  # noqa: E402
 
 import fastattn.transformers as ft  # noqa: E402
-from fastattn.transformers import _masks  # noqa: E402
-from fastattn.transformers._masks import CompactMask, Pattern, pattern_of  # noqa: E402
+from fastattn.transformers._masks import CompactMask, Pattern, decode, pattern_of  # noqa: E402
 
 CONFIG = transformers.LlamaConfig()
 PATTERNS = {
@@ -146,7 +145,6 @@ def test_behind_a_cache(name, queries, offset, kv_offset, as_tensor):
 
 def test_ranges_say_no_more_than_needed():
     """A call without padding needs no lengths, so that it takes the shortest way."""
-    decode = _masks.decode
     for seen in None, torch.ones(2, 6, dtype=torch.bool):
         mask = make(PATTERNS["causal"], attention_mask=seen)
         assert decode(mask, 6, 6) == {"causal": True}
@@ -395,4 +393,4 @@ def test_positions_far_out():
     far = 2**40
     for queries, keys in itertools.product([1, 3], [1, 5]):
         mask = make(PATTERNS["causal"], queries, keys, q_offset=far, kv_offset=far - 1)
-        assert _masks.decode(mask, queries, keys).get("q_offset", keys - queries) == 1
+        assert decode(mask, queries, keys).get("q_offset", keys - queries) == 1
