@@ -20,6 +20,7 @@ PATTERNS = {
     "causal": masking_utils.causal_mask_function,
     "bidirectional": masking_utils.bidirectional_mask_function,
     "window": masking_utils.sliding_window_causal_mask_function(4),
+    "window without causality": masking_utils.sliding_window_overlay(4),
     "two-sided window": masking_utils.sliding_window_bidirectional_mask_function(3),
 }
 PACKED_IDS = torch.tensor([[0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 1, 1]])
