@@ -276,9 +276,10 @@ def test_written_to(part):
 
 
 def test_packed_numbers():
-    options = make(packed(PATTERNS["window"]), allow_is_causal_skip=False).options
-    assert options["window_size"] == (3, 0)
-    assert options["cu_seqlens_q"].tolist() == [0, 3, 5, 6, 8, 12]
+    mask = make(packed(PATTERNS["window"]), allow_is_causal_skip=False)
+    assert mask.options["window_size"] == (3, 0)
+    assert mask.options["cu_seqlens_q"].tolist() == [0, 3, 5, 6, 8, 12]
+    assert mask[:, :, :6, :] is mask  # all queries, which a model may ask for by their number
 
 
 @pytest.mark.parametrize("name", ["causal", "window"])
