@@ -375,17 +375,18 @@ def test_weights_are_those_of_the_output():
     torch.testing.assert_close((weights @ query).transpose(1, 2), out)
 
 
-def test_cu_seq_lens_without_a_mask():
+@pytest.mark.parametrize("keys, size", [([3, 4], None), ([2, 3], 2)])
+def test_cu_seq_lens_without_a_mask(keys, size):
     """Each sequence as alone, with keys and options of its own."""
     generator = torch.Generator().manual_seed(0)
-    query, key = (torch.randn(1, 4, length, 8, generator=generator) for length in (5, 7))
-    options = {"is_causal": False, "scaling": 0.5, "s_aux": torch.ones(4)}
-    cuts = [torch.tensor(cuts, dtype=torch.int32) for cuts in ([0, 2, 5], [0, 3, 7])]
+    query, key = (torch.randn(1, 4, sum(each), 8, generator=generator) for each in ([2, 3], keys))
+    options = {"is_causal": size == 2, "sliding_window": size, "scaling": 2, "s_aux": torch.ones(4)}
+    cuts = [torch.tensor([0, a, a + b], dtype=torch.int32) for a, b in ([2, 3], keys)]
     lengths = dict(zip(("cu_seq_lens_q", "cu_seq_lens_k"), cuts, strict=True))
     out, _ = ft.attend(None, query, key, key, None, **lengths, **options)
     parts = [
         ft.attend(None, rows, keys, keys, None, **options)[0]
-        for rows, keys in zip(query.split([2, 3], 2), key.split([3, 4], 2), strict=True)
+        for rows, keys in zip(query.split([2, 3], 2), key.split(keys, 2), strict=True)
     ]
     torch.testing.assert_close(out, torch.cat(parts, 1))
 
