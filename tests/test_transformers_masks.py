@@ -148,8 +148,8 @@ def test_ranges_say_no_more_than_needed():
     """A call without padding needs no lengths, so that it takes the shortest way."""
     for seen in None, torch.ones(2, 6, dtype=torch.bool):
         mask = make(PATTERNS["causal"], attention_mask=seen)
-        assert decode(mask, 6, 6) == {"causal": True}
-    assert decode(make(PATTERNS["bidirectional"]), 6, 6) == {}
+        assert decode(mask, 6, 6) == decode(mask, 6, 6, dense=True) == {"causal": True}
+    assert decode(make(PATTERNS["bidirectional"], 2, 6), 2, 6) == {}
     assert decode(make(PATTERNS["causal"], 1, 6, q_offset=5), 1, 6) == {"causal": True}
     assert decode(make(PATTERNS["causal"], 2, 6), 2, 6) == {"causal": True, "q_offset": 0}
     oneself = make(masking_utils.sliding_window_causal_mask_function(1))
