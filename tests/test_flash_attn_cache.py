@@ -355,3 +355,16 @@ def test_tensor_with_a_tangent(problem, rng, name):
             flash_attn_with_kvcache(**given | {name: dual})
         np.testing.assert_array_equal(problem["k_cache"], before)
         flash_attn_with_kvcache(**given)
+
+
+def test_tangent_under_torch_compile(problem):
+    """Dynamo traces tensors without their tangents: the call is left to Python then."""
+    torch = pytest.importorskip("torch")
+    given = {each: torch.from_numpy(value) for each, value in problem.items()}
+    compiled = torch.compile(flash_attn_with_kvcache, backend="eager")
+    expected = compiled(**given)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(given["q"], given["q"])
+        with pytest.raises(NotImplementedError, match=r"there is no backward yet"):
+            compiled(**given | {"q": dual})
+        assert torch.equal(compiled(**given), expected)

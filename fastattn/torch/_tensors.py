@@ -130,6 +130,8 @@ def refuse_tangents(values):
     """
     if forward_ad._current_level < 0:
         return
+    if is_dynamo_compiling():  # it traces tensors without their tangents; this it leaves to Python
+        raise NotImplementedError(NO_GRADIENT)
     for value in values:
         if isinstance(value, Tensor) and forward_ad.unpack_dual(value).tangent is not None:
             raise NotImplementedError(NO_GRADIENT)
