@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import itertools
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -336,3 +337,12 @@ def test_bert_padding(rng, unused):
     assert longest == 5 and used.tolist() == [2, 0, 5]
     assert torch.equal(pad_input(tokens, indices, 3, 5), x * packed[..., None, None])
     assert unpad_input(x[:0], mask[:0])[3] == 0
+
+
+def test_uninstall_what_was_not_installed(monkeypatch):
+    """Another flash_attn stays; modules that nobody imported are none of ours."""
+    other = types.ModuleType("flash_attn")
+    monkeypatch.setitem(sys.modules, "flash_attn", other)
+    monkeypatch.delitem(sys.modules, "fastattn.flash_attn.bert_padding", raising=False)
+    fa.uninstall()
+    assert sys.modules["flash_attn"] is other
