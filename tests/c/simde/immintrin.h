@@ -107,6 +107,7 @@
 #define _mm512_castsi256_si512 simde_mm512_castsi256_si512
 #define _mm512_fmsub_ps simde_mm512_fmsub_ps
 #define _mm512_inserti64x4 simde_mm512_inserti64x4
+#define _mm512_maskz_inserti64x4 simde_mm512_maskz_inserti64x4
 #define _mm512_load_si512 simde_mm512_load_si512
 #define _mm512_loadu_si512 simde_mm512_loadu_si512
 #define _mm512_set1_epi16 simde_mm512_set1_epi16
