@@ -22,8 +22,8 @@ enum {
     STATE_BYTES = 32 * 1024 * 1024,
     /* What the second-level cache holds for sure, of K and V until they are needed. */
     NEAR_BYTES = 256 * 1024,
-    SHORT_RUN = 8 * 1024, /* bytes of a head on end, at most */
-    LONG_RUN = 8 * 1024,  /* bytes of a key, of all heads together: more on end come no faster */
+    LONG_PAGE = 16,      /* keys, at least */
+    LONG_RUN = 8 * 1024, /* bytes of a key, of all heads together: more on end come no faster */
 };
 /* Below this many multiplications another thread costs more than it brings. */
 static const double SERIAL_WORK = 1e5;
@@ -52,15 +52,15 @@ static double cost_of(const fa_sequence *sequence, int64_t tiles)
     return (double)(keys + 16) * (double)tiles; /* no keys are some work too */
 }
 
-/* Whether the heads of a key, or of a page, are neighbours in memory. The machine reads ahead what
- * follows in memory, not what follows of a head: on Zen 4 one head after another came at less than
- * half the rate of the heads of a block after another. Where enough of a head lies on end, one head
- * after another is mostly the faster way again. */
+/* Whether the heads of a key, or of a short page, are neighbours in memory. The machine reads ahead
+ * what follows in memory, not what follows of a head: on Zen 4 one head after another came at less
+ * than half the rate of the heads of a block after another. Where some keys of a head lie on end,
+ * one head after another is mostly the faster way again. */
 static int heads_lie_together(const fa_args *args)
 {
     const int64_t head = llabs(args->k.head), row = llabs(args->k.row);
-    const int64_t run = args->block_table ? args->page_keys * row : row;
-    return args->kv_heads > 1 && (head <= row || (head <= run && run <= SHORT_RUN));
+    const int in_pages = args->block_table && args->page_keys < LONG_PAGE;
+    return args->kv_heads > 1 && head <= (in_pages ? args->page_keys * row : row);
 }
 
 /* Whether all heads of a key come before the next key, and kernels gain by asking for them so. */
