@@ -22,10 +22,15 @@ on_the_unit = [
 ]
 
 
-def constants():
-    return {
-        name: int(value) for name, value in re.findall(r"WORD_(\w+) = (\d+)", SOURCE.read_text())
-    }
+def table():
+    """WORD_LESS."""
+    [numbers] = re.findall(r"WORD_LESS\[128\] = {([^}]*)}", SOURCE.read_text())
+    return np.array([int(number) for number in numbers.split(",")])
+
+
+def words_of(x):
+    """y of words.inc."""
+    return np.rint(512 * (x + 127)).astype(np.int64)
 
 
 def upper_half(x):
@@ -33,12 +38,9 @@ def upper_half(x):
     return x.astype(cases.dtype_of("bfloat16")).astype(np.float64)
 
 
-def exp2_words(y, c1, c2, c3):
+def exp2_words(y, less):
     """What exp2_words of words.inc does, on integers."""
-    f = y << 7 & 0xFFFF
-    less = (f * c3 >> 16) + c2
-    less = f * (c1 - (f * less >> 16)) >> 16
-    words = (y - less + (127 - 56) * 512 + 1 >> 1) >> 1
+    words = (y - less) >> 2
     return (words.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
@@ -46,29 +48,34 @@ def rms(error):
     return float(np.sqrt((error**2).mean()))
 
 
-def test_constants_have_the_least_error():
-    given = constants()
-    assert (given["FRACTION"], given["LEAST"]) == (9, 56)
-    chosen = [given[name] for name in ("C1", "C2", "C3")]
-    x = np.linspace(-8, 0, 100_000, endpoint=False)
-    y = np.rint(512 * (x + 56)).astype(np.int64)
+def test_the_table_has_the_least_error():
+    """Of each of its numbers, alone: they have nothing to do with each other."""
+    less = table()
+    assert len(less) == 128
+    x = np.linspace(-8, 0, 1 << 19, endpoint=False)
+    y, expected = words_of(x), 2.0**x
+    place = y >> 2 & 127
+    assert rms(upper_half(expected) / expected - 1) <= 1.67e-3
+    assert rms(exp2_words(y, less[place]) / expected - 1) <= 1.72e-3
 
-    def error(values):
-        return rms(exp2_words(y, *values) / 2.0**x - 1)
+    def errors(values):
+        return np.bincount(place, (exp2_words(y, values[place]) / expected - 1) ** 2)
 
-    assert rms(upper_half(2.0**x) / 2.0**x - 1) <= 1.67e-3
-    assert error(chosen) <= 1.73e-3
-    for place in range(3):
-        for step in (-1, 1):
-            other = list(chosen)
-            other[place] += step
-            assert error(other) >= error(chosen)
+    assert (errors(less + 1) >= errors(less)).all()
+    assert (errors(np.maximum(less - 1, 0)) >= errors(less)).all()
 
 
 def test_every_power_of_two_is_exact():
-    c1, c2, c3 = (constants()[name] for name in ("C1", "C2", "C3"))
-    powers = np.arange(-55, 8)
-    np.testing.assert_array_equal(exp2_words(512 * (powers + 56), c1, c2, c3), 2.0**powers)
+    powers = np.arange(-126, 1)
+    y = words_of(powers)
+    np.testing.assert_array_equal(exp2_words(y, table()[y >> 2 & 127]), 2.0**powers)
+
+
+def test_the_least_words_stay_above_0():
+    """None of them wraps; 0 is 0."""
+    y = np.arange(512)
+    words = exp2_words(y, table()[y >> 2])
+    assert words[0] == 0 and (words < 2.0**-126).all()
 
 
 def problem(rng, keys=200, queries=40):

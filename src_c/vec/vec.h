@@ -79,8 +79,10 @@ typedef uint64_t real_bits;
  * cache serves no more than a line in a cycle, or puts them on the stack first. */
 #if defined(__x86_64__) && !defined(FA_EMULATED)
 #define FA_KEEP_VECTOR(numbers) __asm__("" : "+v"(numbers))
+#define FA_KEEP_MASK(mask) __asm__("" : "+k"(mask))
 #else
 #define FA_KEEP_VECTOR(numbers) ((void)(numbers))
+#define FA_KEEP_MASK(mask) ((void)(mask))
 #endif
 
 #endif

@@ -187,6 +187,7 @@
 #define _mm512_movepi8_mask simde_mm512_movepi8_mask
 #define _mm512_permutex2var_epi16 simde_mm512_permutex2var_epi16
 #define _mm512_permutex2var_epi8 simde_mm512_permutex2var_epi8
+#define _mm512_maskz_permutex2var_epi8 simde_mm512_maskz_permutex2var_epi8
 #define _mm512_set1_epi8 simde_mm512_set1_epi8
 #define _mm512_unpackhi_epi8 simde_mm512_unpackhi_epi8
 #define _mm512_unpacklo_epi8 simde_mm512_unpacklo_epi8
