@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: MIT
 """Blocks whose rows see different numbers of keys: vectors of rows drop out step by step."""
 
+import subprocess
+from pathlib import Path
+
 import cases
 import numpy as np
+import programs
 import pytest
 
 from fastattn import _kernels
 
+ROOT = Path(__file__).parent.parent
 DEPTH, VALUE_DEPTH = 24, 20
 ENDS = {
     "diagonal": lambda width, keys: np.arange(width) * keys // width + 1,
@@ -79,3 +84,15 @@ def test_steps(isa, dtype, vectors, ends, masked, infinite, rng):
             got[:, finite], expected.output()[:, finite], rtol=0, atol=allowed
         )
         assert not np.isfinite(got[:, ~finite]).any() and not tile.fresh
+
+
+@pytest.mark.no_sanitizer
+def test_asks(tmp_path):
+    """Every line of later keys and values, as in blocks without steps."""
+    source, target = ROOT / "tests" / "c" / "asks.c", tmp_path / "asks"
+    if not (ROOT / "src_c").exists() or programs.COMPILER is None:
+        pytest.skip("needs the source tree and a C compiler")
+    command = [programs.COMPILER, "-std=gnu11", "-O1", f"-I{ROOT / 'src_c'}", "-DFA_REAL_BITS=32"]
+    subprocess.run([*command, source, "-lm", "-o", target], check=True)
+    lines, asked = subprocess.check_output([target]).split()
+    assert asked == lines
