@@ -35,7 +35,11 @@
  *
  *   v_limit(a, most)               the nearest number of no more size; not of infinities and NaN
  *
- * and for float, numbers in memory at any address:
+ * and for float,
+ *
+ *   v_greatest(a)                  the greatest lane, where none is NaN
+ *
+ * and numbers in memory at any address:
  *
  *   v_from_half v_from_bfloat v_from_int8 v_from_e4m3 v_from_e5m2    LANES of them, exactly
  *   v_to_half v_to_bfloat                                rounded to nearest even, NaN stays NaN

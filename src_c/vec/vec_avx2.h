@@ -80,6 +80,13 @@ FA_INLINE void v_store_bytes(void *p, int64_t n, vec a)
 }
 
 #if FA_REAL_BITS == 32
+FA_INLINE float v_greatest(vec a)
+{
+    __m128 most = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    most = _mm_max_ps(most, _mm_movehl_ps(most, most));
+    return _mm_cvtss_f32(_mm_max_ss(most, _mm_movehdup_ps(most)));
+}
+
 FA_INLINE vec v_pow2(vec x, vec *n)
 {
     vec biased = v_add(x, v_splat(POW2_MAGIC));

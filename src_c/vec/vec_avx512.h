@@ -68,6 +68,15 @@ FA_INLINE void v_regroup(const int n, vec *r)
 #if FA_REAL_BITS == 32
 FA_INLINE vmask v_negative(vec a) { return _mm512_movepi32_mask(_mm512_castps_si512(a)); }
 
+FA_INLINE float v_greatest(vec a)
+{
+    const __m256d upper = _mm512_extractf64x4_pd(_mm512_castps_pd(a), 1);
+    const __m256 half = _mm256_max_ps(_mm512_castps512_ps256(a), _mm256_castpd_ps(upper));
+    __m128 most = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    most = _mm_max_ps(most, _mm_movehl_ps(most, most));
+    return _mm_cvtss_f32(_mm_max_ss(most, _mm_movehdup_ps(most)));
+}
+
 FA_INLINE vec v_load_bytes(const void *p, int64_t n)
 {
     return _mm512_castsi512_ps(_mm512_maskz_loadu_epi8(((__mmask64)1 << n) - 1, p));

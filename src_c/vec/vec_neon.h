@@ -61,6 +61,7 @@ FA_INLINE vec v_splat(real x) { return vdupq_n_f32(x); }
 FA_INLINE int v_any(vmask mask) { return vmaxvq_u32(mask) != 0; }
 FA_INLINE int v_all(vmask mask) { return vminvq_u32(mask) != 0; }
 FA_INLINE vmask v_negative(vec a) { return vcltzq_s32(vreinterpretq_s32_f32(a)); }
+FA_INLINE float v_greatest(vec a) { return vmaxvq_f32(a); }
 
 FA_INLINE vec v_pow2(vec x, vec *n)
 {

@@ -37,6 +37,7 @@ FA_INLINE vec v_fma(vec a, vec b, vec c) { return a * b + c; }
 FA_INLINE vec v_max(vec a, vec b) { return a > b ? a : b; }
 FA_INLINE vec v_min(vec a, vec b) { return a < b ? a : b; }
 FA_INLINE vec v_abs(vec a) { return a < 0 ? -a : a + 0; }
+FA_INLINE real v_greatest(vec a) { return a; }
 FA_INLINE vmask v_gt(vec a, vec b) { return a > b; }
 FA_INLINE vmask v_eq(vec a, vec b) { return a == b; }
 FA_INLINE vec v_select(vmask mask, vec a, vec b) { return mask ? a : b; }

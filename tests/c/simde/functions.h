@@ -240,7 +240,6 @@ static inline simde__m512 load_f32(simde__mmask16 mask, const float *from)
         }                                                                                          \
         return (type)all;                                                                          \
     }
-FOLD(greatest_f32, float, m512, f32, other > all ? other : all)
 FOLD(least_f32, float, m512, f32, other < all ? other : all)
 FOLD(sum_f32, float, m512, f32, all + other)
 FOLD(greatest_u32, uint32_t, m512i, u32, other > all ? other : all)

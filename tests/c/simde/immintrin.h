@@ -62,7 +62,6 @@
 #define _mm512_maskz_loadu_epi8 load_u8
 #define _mm512_mask_storeu_epi8 store_u8
 #define _mm512_maskz_loadu_ps load_f32
-#define _mm512_reduce_max_ps greatest_f32
 #define _mm512_reduce_min_ps least_f32
 #define _mm512_reduce_add_epi32 sum_i32
 #define _mm512_reduce_add_ps sum_f32
@@ -130,6 +129,9 @@
 #define _mm512_castpd128_pd512 simde_mm512_castpd128_pd512
 #define _mm512_castpd256_pd512 simde_mm512_castpd256_pd512
 #define _mm512_castpd_ps simde_mm512_castpd_ps
+#define _mm512_castps_pd simde_mm512_castps_pd
+#define _mm512_castps512_ps256 simde_mm512_castps512_ps256
+#define _mm512_extractf64x4_pd simde_mm512_extractf64x4_pd
 #define _mm512_castpd_si512 simde_mm512_castpd_si512
 #define _mm512_castps128_ps512 simde_mm512_castps128_ps512
 #define _mm512_castps256_ps512 simde_mm512_castps256_ps512
