@@ -34,7 +34,8 @@ enum {
     FA_KEY_PADDING = 16, /* kernels look so far past the last key of a block, */
     FA_ROW_PADDING = 24, /* and of its rows so far: they ask for those of the tile behind it */
     FA_PANEL_ALIGN = 32, /* panels hold a multiple of it, of keys and of features */
-    FA_MAX_WIDTH = 64    /* rows of a tile on any instruction set, at most */
+    FA_MAX_WIDTH = 64,   /* rows of a tile on any instruction set, at most */
+    FA_MOST_THIN = 4     /* thin tiles that the rows of a head are cut into, at most */
 };
 
 /* log2(e), and how far a score may exceed the running maximum before o and l are rescaled.

@@ -28,6 +28,8 @@ typedef struct {
     int packed;            /* state.q holds the queries */
 } fa_worker_tile;
 
+_Static_assert((int)FA_MOST_THIN <= (int)FA_MAX_TILES, "all of a head may be one task");
+
 typedef struct {
     const fa_plan *plan;
     fa_sequence sequence;
