@@ -84,6 +84,11 @@ def _scale(name, value, tensor, own_shape, lead, paged):
         Of zero stride where one value serves many keys.
     """
     shape = tensor.shape[:-1]
+    if math.prod(shape) > options.MOST_NUMBERS:  # one scale each, if only by zero strides
+        raise ValueError(
+            f"{name}: expected fewer than 2^60 keys of all heads together with scales, got shape "
+            f"{own_shape}"
+        )
     if type(value) is np.ndarray and value.shape == shape and value.dtype == dtypes.FLOAT32:
         options.aligned(name, value)
         return value  # as `quantize_kv` and the caches have them: at once, for every token

@@ -28,6 +28,8 @@ LARGEST_OFFSET = 2**53
 WIDEST_WINDOW = 2**54
 LARGEST_INT = 2**63 - 1
 MOST_NUMBERS = 2**60 - 1  # of an array: NumPy counts its bytes in 64 bits
+# More numbers than any memory holds: only zero strides make a batch, or a small array, of so many.
+MOST_HELD = 2**53
 MOST_THREADS = 2**31 - 1  # an int of C
 
 # Effort given to the exact overlap test, which is exponential in the worst case; a pair of arrays
@@ -196,7 +198,12 @@ def small_array(name, value, what):
         except (ValueError, TypeError, OverflowError):
             raise ValueError(f"{name}: expected {what}, got a list of unequal parts") from None
     if isinstance(value, np.ndarray) or hasattr(type(value), "__dlpack__"):
-        return array(name, value)
+        value = array(name, value)
+        if value.size > MOST_HELD:  # it will be copied
+            raise ValueError(
+                f"{name}: expected {what}, at most 2^53 of them, got shape {value.shape}"
+            )
+        return value
     raise TypeError(f"{name}: expected {what}, got {described(value)}")
 
 

@@ -36,13 +36,17 @@ def set_tensors(p, q, k, v, bshd, paged=False):
         p.q, p.k, p.v = logical(q, bshd), logical(k, bshd), logical(v, bshd)
     own = p.k.shape, p.v.shape
     alike = _check_shapes(p, q, k, v)
+    lead = p.q.shape[:-3]
     if paged:
         if p.k.shape[-2] < 1:
             raise ValueError(f"k: expected pages of at least 1 key, got shape {k.shape}")
         kv_heads = max(own[0][-3], own[1][-3])
         p.k, p.v = with_heads(p.k, kv_heads), with_heads(p.v, kv_heads)
     elif not alike:
-        _broadcast(p, k.shape, v.shape)
+        lead = _common_lead(p, k.shape, v.shape)
+    _check_heads(lead, p.q.shape[-3])
+    if not paged and not alike:
+        _broadcast(p, lead)
     return q, own
 
 
@@ -113,8 +117,8 @@ def with_heads(tensor, heads):
     return np.broadcast_to(tensor, (*tensor.shape[:-3], heads, *tensor.shape[-2:]))
 
 
-def _broadcast(p, k_shape, v_shape):
-    """Give q, k, v the same leading shape, and k, v the same number of heads, by zero strides."""
+def _common_lead(p, k_shape, v_shape):
+    """Return the leading shape to which those of q, k and v broadcast."""
     lead = p.q.shape[:-3]
     for name, tensor, shape in ("k", p.k, k_shape), ("v", p.v, v_shape):
         try:
@@ -123,10 +127,30 @@ def _broadcast(p, k_shape, v_shape):
             raise ValueError(
                 f"{name}: expected leading axes that broadcast with {lead}, got shape {shape}"
             ) from None
+    return lead
+
+
+def _check_heads(lead, heads):
+    """Refuse more heads, of all sequences together, than there can be numbers for each."""
+    if math.prod(lead) * heads > options.MOST_HELD:
+        raise ValueError(
+            "q, k, v: expected at most 2^53 heads of all sequences together, got leading axes "
+            f"{lead} and {heads} heads"
+        )
+
+
+def _broadcast(p, lead):
+    """Give q, k, v the leading shape `lead`, and k, v the same number of heads, by zero strides."""
     kv_heads = max(p.k.shape[-3], p.v.shape[-3])
-    p.q = np.broadcast_to(p.q, lead + p.q.shape[-3:])
-    p.k = np.broadcast_to(p.k, (*lead, kv_heads, *p.k.shape[-2:]))
-    p.v = np.broadcast_to(p.v, (*lead, kv_heads, *p.v.shape[-2:]))
+    try:
+        p.q = np.broadcast_to(p.q, lead + p.q.shape[-3:])
+        p.k = np.broadcast_to(p.k, (*lead, kv_heads, *p.k.shape[-2:]))
+        p.v = np.broadcast_to(p.v, (*lead, kv_heads, *p.v.shape[-2:]))
+    except ValueError:  # NumPy counts their bytes, whatever the strides
+        raise ValueError(
+            f"q, k, v: expected tensors that arrays can hold with leading axes {lead}, got "
+            f"(heads, sequence, depth) {p.q.shape[-3:]}, {p.k.shape[-3:]} and {p.v.shape[-3:]}"
+        ) from None
 
 
 def with_one_lead(name, tensor):

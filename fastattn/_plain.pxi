@@ -12,6 +12,7 @@ from fastattn._check_dtypes import NARROWER as _NARROWER
 
 cdef int64_t LARGEST_OFFSET = _options.LARGEST_OFFSET
 cdef int64_t WIDEST_WINDOW = _options.WIDEST_WINDOW
+cdef int64_t MOST_HELD = _options.MOST_HELD
 
 
 cdef inline bint plain(cnp.ndarray array, int kind) noexcept:
@@ -51,7 +52,9 @@ cdef bint plain_shapes(
         return False
     if paged and (k[0] == 0 or k[2] == 0):
         return False
-    return k[1] != 0 and q[1] != 0 and q[1] % k[1] == 0 and k[3] == q[3] and q[3] and v[3]
+    if k[1] == 0 or q[1] == 0 or q[0] > MOST_HELD // q[1]:
+        return False
+    return q[1] % k[1] == 0 and k[3] == q[3] and q[3] and v[3]
 
 
 cdef bint describe_plain(

@@ -108,22 +108,24 @@ cdef cnp.ndarray plain_lengths(lengths, cnp.npy_intp batch, cnp.npy_intp keys):
     """New int64 (batch,) from an int, a list or tuple of them, or an array; else None."""
     cdef cnp.ndarray result
     cdef cnp.npy_intp index = 0
+    cdef bint listed = type(lengths) is list or type(lengths) is tuple
     cdef int64_t every
     cdef int64_t *values
     if plain_integer(lengths, 0, keys, &every):
         return repeated(every, batch)
+    if not listed:
+        if not cnp.PyArray_CheckExact(lengths) or cnp.PyArray_NDIM(lengths) != 1:
+            return None
+        if cnp.PyArray_DIMS(lengths)[0] != batch or not cnp.PyArray_ISCARRAY_RO(lengths):
+            return None
     result = cnp.PyArray_EMPTY(1, &batch, cnp.NPY_INT64, 0)
     values = <int64_t *>cnp.PyArray_DATA(result)
-    if type(lengths) is list or type(lengths) is tuple:
+    if listed:
         for length in lengths:
             if index == batch or not plain_integer(length, 0, keys, &values[index]):
                 return None
             index += 1
         return result if index == batch and batch > 0 else None  # NumPy takes [] for floats
-    if not cnp.PyArray_CheckExact(lengths) or cnp.PyArray_NDIM(lengths) != 1:
-        return None
-    if cnp.PyArray_DIMS(lengths)[0] != batch or not cnp.PyArray_ISCARRAY_RO(lengths):
-        return None
     # A copy is checked, because another thread may write to the caller's array.
     if cnp.PyArray_TYPE(lengths) == cnp.NPY_INT64:
         memcpy(values, cnp.PyArray_DATA(lengths), batch * sizeof(int64_t))

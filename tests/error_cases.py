@@ -27,9 +27,9 @@ def misaligned(array):
     return copy
 
 
-def repeated(*shape):
+def repeated(*shape, dtype=F32):
     """One number, as an array of any size."""
-    return np.broadcast_to(zeros(), shape)
+    return np.broadcast_to(zeros(dtype=dtype), shape)
 
 
 def swapped_bytes(tensor):
@@ -100,6 +100,22 @@ ATTENTION_CASES = {
                 "k: expected leading axes that broadcast with (2,), got shape (3, 2, 32, 64)"),
     "v batch": ({"v": zeros(3, 2, 32, 48)}, ValueError,
                 "v: expected leading axes that broadcast with (2,), got shape (3, 2, 32, 48)"),
+    # more than there can be memory for
+    "heads": ({"q": repeated(2**50, 16, 1, 1), "k": zeros(1, 1, 1, 1), "v": zeros(1, 1, 1, 1)},
+              ValueError, "q, k, v: expected at most 2^53 heads of all sequences together, got "
+              "leading axes (1125899906842624,) and 16 heads"),
+    "heads of none": ({"q": zeros(2**58, 1, 0, 1), "k": zeros(2**58, 1, 0, 1),
+                       "v": zeros(2**58, 1, 0, 1), "kv_lengths": 0}, ValueError,
+                      "q, k, v: expected at most 2^53 heads of all sequences together, got "),
+    "broadcast": ({"q": repeated(2**40, 1, 1, 1), "k": repeated(1, 1, 2**30, 1),
+                   "v": repeated(1, 1, 2**30, 1)}, ValueError,
+                  "q, k, v: expected tensors that arrays can hold with leading axes "
+                  "(1099511627776,), got (heads, sequence, depth) (1, 1, 1), (1, 1073741824, 1) "),
+    "scales": ({"q": zeros(1, 1, 1, 1), "k": repeated(1, 1, 2**60, 1, dtype=np.int8),
+                "v": repeated(1, 1, 2**60, 1, dtype=np.int8), "v_scale": [1.0]}, ValueError,
+               "v_scale: expected fewer than 2^60 keys of all heads together with scales, got "),
+    "slopes": ({"alibi_slopes": repeated(2**54)}, ValueError,
+               "alibi_slopes: expected an array of numbers, at most 2^53 of them, got shape ("),
     # words, flags and numbers
     "layout": ({"layout": "sbhd"}, ValueError,
                "layout: expected one of 'bhsd', 'bshd', got 'sbhd'"),

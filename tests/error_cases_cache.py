@@ -145,6 +145,8 @@ VARLEN_CASES = {
                    "cu_seqlens_q: expected integers, got dtype float64"),
     "cuts bool": ({"cu_seqlens_q": [0, True, 4, 10]}, TypeError,
                   "cu_seqlens_q: expected integers, got dtype bool"),
+    "cuts huge": ({"cu_seqlens_q": np.broadcast_to(np.int32(0), 2**60)}, ValueError,
+                  "cu_seqlens_q: expected an array of integers, at most 2^53 of them, got shape ("),
     "cuts rank": ({"cu_seqlens_q": np.array(10)}, ValueError,
                   "cu_seqlens_q: expected shape (B + 1,), got shape ()"),
     "cuts empty": ({"cu_seqlens_q": []}, ValueError,
