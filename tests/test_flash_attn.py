@@ -253,6 +253,37 @@ def test_refusals(library, call, error, message):
     assert str(caught.value).startswith(message)
 
 
+def depth(n):
+    return lambda packed: packed[..., :n]
+
+
+@pytest.mark.parametrize(
+    "name, change, error, message",
+    [
+        ("qkvpacked", depth(0), ValueError,
+         "qkv[..., 0, :, :]: expected at least 1 head and depth 1, got shape (2, 9, 4, 0)"),
+        ("varlen_qkvpacked", lambda packed: packed[None], ValueError,
+         "qkv[..., 0, :, :]: expected 3 axes (tokens, heads, depth), got shape (1, 12, 4, 16)"),
+        ("varlen_qkvpacked", lambda packed: packed[:11], ValueError,
+         "cu_seqlens: expected 11 at last, the rows of qkv[..., 0, :, :], got 12"),
+        ("kvpacked", depth(8), ValueError,
+         "kv[..., 0, :, :]: expected depth 16 like q, got shape (2, 9, 2, 8)"),
+        ("kvpacked", lambda packed: packed > 0, TypeError,
+         "kv[..., 0, :, :]: expected dtype float32, float16, bfloat16, int8, float8_e4m3fn or flo"),
+        ("varlen_kvpacked", lambda packed: packed[:11], ValueError,
+         "cu_seqlens_k: expected 11 at last, the rows of kv[..., 0, :, :], got 12"),
+    ],
+    ids=["depth", "axes", "cuts", "another depth", "bool", "cuts of keys"],
+)  # fmt: skip
+def test_refusals_name_what_is_packed(library, rng, name, change, error, message):
+    shape, cuts = PACKED[name]
+    q = [] if shape[-3] == 3 else [library(normal(rng, *((9,) if cuts else (2, 5)), 4, 16))]
+    packed = change(library(normal(rng, *shape)))
+    with pytest.raises(error) as caught:
+        getattr(fa, f"flash_attn_{name}_func")(*q, packed, *cuts)
+    assert str(caught.value).startswith(message)
+
+
 @pytest.mark.parametrize("dropout", [False, None, np.zeros(2)], ids=repr)
 def test_dropout_that_is_no_number(library, rng, dropout):
     q = library(normal(rng, 1, 2, 4, 8))
@@ -276,6 +307,9 @@ def test_compiled(rng):
         options = {"softmax_scale": softcap, "softcap": softcap, "window_size": (int(softcap), -2)}
         ours = compiled(q, q, q, **options)
         assert torch.equal(ours, fa.flash_attn_func(q, q, q, **options))
+    qkv = torch.stack([q, q, q], 2)
+    compiled = torch.compile(fa.flash_attn_qkvpacked_func, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(qkv), fa.flash_attn_qkvpacked_func(qkv))
 
 
 # ---- import flash_attn ---------------------------------------------------------------------------

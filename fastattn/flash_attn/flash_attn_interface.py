@@ -10,6 +10,13 @@ import fastattn
 from fastattn import _check_options as options
 from fastattn.flash_attn import _cache
 
+# What callers know the parts of packed arguments by: `_unpacked` takes them.
+_QKV_PARTS = {
+    "q": "qkv[..., 0, :, :]", "k": "qkv[..., 1, :, :]", "v": "qkv[..., 2, :, :]",
+    "cu_seqlens_q": "cu_seqlens", "cu_seqlens_k": "cu_seqlens",
+}  # fmt: skip
+_KV_PARTS = {"k": "kv[..., 0, :, :]", "v": "kv[..., 1, :, :]"}
+
 
 def flash_attn_func(
     q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
@@ -82,9 +89,9 @@ return_attn_probs
     NotImplementedError, TypeError, ValueError
         As `flash_attn_func`.
     """
-    return flash_attn_func(
-        *_unpacked("qkv", qkv, 3), dropout_p, softmax_scale, causal, window_size, softcap,
-        alibi_slopes, deterministic, return_attn_probs,
+    return _renaming(
+        flash_attn_func, _QKV_PARTS, *_unpacked("qkv", qkv, 3), dropout_p, softmax_scale, causal,
+        window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
     )  # fmt: skip
 
 
@@ -112,9 +119,9 @@ return_attn_probs
     NotImplementedError, TypeError, ValueError
         As `flash_attn_func`.
     """
-    return flash_attn_func(
-        q, *_unpacked("kv", kv, 2), dropout_p, softmax_scale, causal, window_size, softcap,
-        alibi_slopes, deterministic, return_attn_probs,
+    return _renaming(
+        flash_attn_func, _KV_PARTS, q, *_unpacked("kv", kv, 2), dropout_p, softmax_scale, causal,
+        window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
     )  # fmt: skip
 
 
@@ -189,9 +196,10 @@ return_attn_probs
     NotImplementedError, TypeError, ValueError
         As `flash_attn_func`.
     """
-    return flash_attn_varlen_func(
-        *_unpacked("qkv", qkv, 3), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout_p,
-        softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
+    return _renaming(
+        flash_attn_varlen_func, _QKV_PARTS, *_unpacked("qkv", qkv, 3), cu_seqlens, cu_seqlens,
+        max_seqlen, max_seqlen, dropout_p, softmax_scale, causal, window_size, softcap,
+        alibi_slopes, deterministic, return_attn_probs,
     )  # fmt: skip
 
 
@@ -224,10 +232,10 @@ return_attn_probs
     NotImplementedError, TypeError, ValueError
         As `flash_attn_func`.
     """
-    return flash_attn_varlen_func(
-        q, *_unpacked("kv", kv, 2), cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
-        dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
-        return_attn_probs,
+    return _renaming(
+        flash_attn_varlen_func, _KV_PARTS, q, *_unpacked("kv", kv, 2), cu_seqlens_q, cu_seqlens_k,
+        max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal, window_size, softcap,
+        alibi_slopes, deterministic, return_attn_probs,
     )  # fmt: skip
 
 
@@ -358,6 +366,15 @@ def _window(window_size):
         -1 if side is None or options.integer("window_size", side, -math.inf) < 0 else side
         for side in window_size
     )
+
+
+def _renaming(function, names, *arguments):
+    """Call a function; let its errors call arguments what the caller of ours does."""
+    try:
+        return function(*arguments)
+    except (TypeError, ValueError) as error:
+        options.rename(error, names)
+        raise
 
 
 def _unpacked(name, packed, count):
