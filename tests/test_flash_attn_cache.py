@@ -368,3 +368,23 @@ def test_tangent_under_torch_compile(problem):
         with pytest.raises(NotImplementedError, match=r"there is no backward yet"):
             compiled(**given | {"q": dual})
         assert torch.equal(compiled(**given), expected)
+
+
+@pytest.mark.parametrize("name", ["alibi_slopes", "k", "rotary_cos"])
+def test_outside_of_graphs(problem, rng, name):
+    """torch.compile does not try to trace it, which with slopes ended inside of Dynamo."""
+    torch = pytest.importorskip("torch")
+    options = {"alibi_slopes": {"alibi_slopes": TABLE[0]}, "k": new(rng),
+               "rotary_cos": new(rng) | {"rotary_cos": TABLE, "rotary_sin": TABLE}}  # fmt: skip
+    given = {each: torch.from_numpy(value) for each, value in (problem | options[name]).items()}
+    ours = {each: value.clone() for each, value in given.items()}
+
+    def doubled(arguments):
+        return 2 * flash_attn_with_kvcache(**arguments)
+
+    expected = doubled(given)
+    np.testing.assert_array_equal(torch.compile(doubled, backend="eager")(ours), expected)
+    np.testing.assert_array_equal(ours["k_cache"], given["k_cache"])
+    torch._dynamo.reset()  # what it has compiled before would do
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"outside_of_graphs"):
+        torch.compile(doubled, backend="eager", fullgraph=True)(ours)

@@ -2,13 +2,9 @@
 """flash-attn's functions: translations into calls of `attention` and `attention_varlen`."""
 
 import math
-import sys
 
-import numpy as np
-
-import fastattn
 from fastattn import _check_options as options
-from fastattn.flash_attn import _cache
+from fastattn.flash_attn import _cache, _library
 
 # What callers know the parts of packed arguments by: `_unpacked` takes them.
 _QKV_PARTS = {
@@ -62,8 +58,8 @@ def flash_attn_func(
     options.no_dropout(dropout_p)
     probs = options.flag("return_attn_probs", return_attn_probs)
     scores = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes)
-    result = _library(q).attention(q, k, v, **scores, layout="bshd", return_lse=probs)
-    return (*result, _no_pattern(q)) if probs else result
+    result = _library.of(q).attention(q, k, v, **scores, layout="bshd", return_lse=probs)
+    return (*result, _library.no_pattern(q)) if probs else result
 
 
 def flash_attn_qkvpacked_func(
@@ -162,10 +158,10 @@ return_attn_probs
     options.no_dropout(dropout_p)
     probs = options.flag("return_attn_probs", return_attn_probs)
     scores = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes)
-    result = _library(q).attention_varlen(
+    result = _library.of(q).attention_varlen(
         q, k, v, cu_seqlens_q, cu_seqlens_k, **scores, block_table=block_table, return_lse=probs
     )
-    return (*result, _no_pattern(q)) if probs else result
+    return (*result, _library.no_pattern(q)) if probs else result
 
 
 def flash_attn_varlen_qkvpacked_func(
@@ -247,6 +243,8 @@ def flash_attn_with_kvcache(
 ):  # fmt: skip
     """Append new keys and values to a cache, and attend to what it holds then.
 
+    Under torch.compile it stays outside of the graphs, because it writes into the cache.
+
     Parameters
     ----------
     q : Tensor or ndarray, (B, Sq, Hq, D)
@@ -288,7 +286,21 @@ def flash_attn_with_kvcache(
         As `fastattn.attention`; a cache that is too small or read-only; an argument without the
         one that it goes with. Nothing is written then.
     """
-    _refuse_tangents(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, alibi_slopes)
+    arguments = (
+        q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx,
+        cache_leftpad, block_table, softmax_scale, causal, window_size, softcap,
+        rotary_interleaved, alibi_slopes, return_softmax_lse,
+    )  # fmt: skip
+    return _library.outside_of_graphs(q, _with_kvcache, *arguments)
+
+
+def _with_kvcache(
+    q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx,
+    cache_leftpad, block_table, softmax_scale, causal, window_size, softcap, rotary_interleaved,
+    alibi_slopes, return_softmax_lse,
+):  # fmt: skip
+    """`flash_attn_with_kvcache`, where nothing is traced."""
+    _library.refuse_tangents(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, alibi_slopes)
     with_lse = options.flag("return_softmax_lse", return_softmax_lse)
     interleaved = options.flag("rotary_interleaved", rotary_interleaved)
     scores = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes)
@@ -309,43 +321,8 @@ def flash_attn_with_kvcache(
             k, queries = rotate("k", k, True), rotate("q", queries, local)
         cache.append(k, v)
     result = cache.attend(queries, kv_starts=starts, **scores, return_lse=with_lse)
-    wrap = _wrapper(q)
+    wrap = _library.wrapper(q)
     return tuple(wrap(each) for each in result) if with_lse else wrap(result)
-
-
-def _is_tensor(value):
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
-def _library(q):
-    """Where `attention` and `attention_varlen` take, and return, what q is."""
-    if _is_tensor(q):
-        import fastattn.torch as adapter
-
-        return adapter
-    return fastattn
-
-
-def _wrapper(q):
-    """What makes an array of what q is."""
-    if _is_tensor(q):
-        from fastattn.torch._tensors import tensor
-
-        return tensor
-    return np.asarray
-
-
-def _refuse_tangents(*values):
-    """Raise where forward-mode differentiation would end in a plain result."""
-    if any(_is_tensor(each) for each in values):
-        from fastattn.torch._tensors import refuse_tangents
-
-        refuse_tangents(values)
-
-
-def _no_pattern(q):
-    return q.new_empty(0) if _is_tensor(q) else np.empty(0, q.dtype)
 
 
 def _scores(softmax_scale, causal, window_size, softcap, alibi_slopes):
@@ -379,7 +356,7 @@ def _renaming(function, names, *arguments):
 
 def _unpacked(name, packed, count):
     """The `count` parts of a packed tensor, as views."""
-    packed = packed if _is_tensor(packed) else options.array(name, packed)
+    packed = packed if _library.is_tensor(packed) else options.array(name, packed)
     if packed.ndim < 3 or packed.shape[-3] != count:
         raise ValueError(
             f"{name}: expected shape (..., {count}, heads, depth), got {tuple(packed.shape)}"

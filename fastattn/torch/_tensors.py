@@ -154,6 +154,12 @@ def refuse_gradients(values):
             value = _functorch.get_unwrapped(value)
 
 
+@torch.compiler.disable
+def outside_of_graphs(function, *arguments):
+    """Call a function that torch.compile cannot trace: it breaks its graph instead of trying."""
+    return function(*arguments)
+
+
 def operand(name, value):
     """An argument that may be an array, in whatever form `fastattn` takes it, for an operator.
 
