@@ -83,3 +83,14 @@ def test_dynamic_turns_of_several_leading_axes(rng):
     for place, length in np.ndenumerate(lengths):
         alone = layer(x[place][:length])
         np.testing.assert_allclose(padded[place][:length], alone, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["context", "memory"])
+def test_another_batch_is_named(rng, name):
+    x, context = normal(rng, 3, 6, WIDTH), normal(rng, 2, 7, WIDTH)
+    layer = random_attention(rng)
+    if name == "memory":
+        layer = layers.DecoderLayer(random_attention(rng, causal=True), np.zeros_like, layer)
+    expected = rf"{name}: expected leading axes that broadcast with \(3,\) of x, got shape \(2, 7"
+    with pytest.raises(ValueError, match=f"^{expected}"):
+        layer(x, context)

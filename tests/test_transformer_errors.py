@@ -351,7 +351,9 @@ def test_decoder_layers_that_are_functions_have_no_cross_attention():
     "changes, error, message",
     [({"source_ids": [[1, 8]]}, ValueError, "source_ids: expected numbers from 0 to 7, got 8"),
      ({"target_ids": [1.5]}, TypeError, "target_ids: expected integers, got dtype float64"),
-     ({"source_lengths": [3]}, ValueError, "source_lengths: expected values from 0 to 2, got 3")],
+     ({"source_lengths": [3]}, ValueError, "source_lengths: expected values from 0 to 2, got 3"),
+     ({"source_ids": [[1], [2]]}, ValueError,
+      r"source_ids: expected a batch \(1,\) like that of target_ids, got \(2,\)")],
 )  # fmt: skip
 def test_ids_of_an_encoder_decoder(changes, error, message):
     encoder = layers.Encoder([layers.EncoderLayer(attention(), FEED)])

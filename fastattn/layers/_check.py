@@ -37,6 +37,15 @@ def tokens(name, value, width=None):
     return value
 
 
+def broadcasts(name, value, lead):
+    """Raise unless the leading axes of `value` (..., tokens, features) broadcast with `lead`."""
+    try:
+        np.broadcast_shapes(value.shape[:-2], lead)
+    except ValueError:
+        expected = f"leading axes that broadcast with {lead} of x"
+        raise ValueError(f"{name}: expected {expected}, got shape {value.shape}") from None
+
+
 def parameter(name, value, shape):
     """Return a weight of `shape`, in which None stands for any size of at least 1."""
     value = options.array(name, value)

@@ -109,6 +109,7 @@ class EncoderDecoder:
         memory = self.encode(source_ids, source_lengths=source_lengths)
         with _check.renamed(ids="target_ids", memory_lengths="source_lengths"):
             x = self.target_embedding(target_ids)
+            _check_batches(memory.shape[:-2], x.shape[:-2])
             x = self.decoder(x, memory, memory_lengths=source_lengths)
         return self._logits(x)
 
@@ -213,3 +214,14 @@ class EncoderDecoder:
     def _logits(self, x):
         head = self.target_embedding.table.T if self.w_head is None else self.w_head
         return project(x, head, self.b_head, ("w_head", "b_head"))
+
+
+def _check_batches(source, target):
+    """Refuse leading axes of the source that do not broadcast to those of the target."""
+    fits = len(source) <= len(target) and all(
+        found in (1, size) for found, size in zip(source[::-1], target[::-1], strict=False)
+    )
+    if not fits:
+        raise ValueError(
+            f"source_ids: expected a batch {target} like that of target_ids, got {source}"
+        )

@@ -375,6 +375,7 @@ class MultiHeadAttention:
             if context.dtype != x.dtype:
                 expected = f"dtype {x.dtype.name} like x"
                 raise TypeError(f"context: expected {expected}, got {context.dtype.name}")
+            _check.broadcasts("context", context, x.shape[:-2])
             if lengths is not None and self.rotary is not None and self.rotary.by_length:
                 # Turned by lengths that differ, even one context for all is another for each.
                 with contextlib.suppress(ValueError):  # which the attention says better
