@@ -94,3 +94,14 @@ def test_another_batch_is_named(rng, name):
     expected = rf"{name}: expected leading axes that broadcast with \(3,\) of x, got shape \(2, 7"
     with pytest.raises(ValueError, match=f"^{expected}"):
         layer(x, context)
+
+
+@pytest.mark.parametrize(
+    "heads, rotary_dim, expected",
+    [(8, None, "an even number of features, got 1"), (4, 4, "at least 4 features, got 2")],
+)
+def test_heads_that_do_not_turn(rng, heads, rotary_dim, expected):
+    weights = normal(rng, 4, WIDTH, WIDTH)
+    rotary = layers.Rotary(rotary_dim=rotary_dim)
+    with pytest.raises(ValueError, match=f"^rotary: expected heads of {expected}$"):
+        layers.MultiHeadAttention(*weights, heads=heads, rotary=rotary)

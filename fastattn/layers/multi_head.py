@@ -112,6 +112,10 @@ class MultiHeadAttention:
         _check.optional_functions(q_norm=self.q_norm, k_norm=self.k_norm)
         if self.rotary is not None:
             _check.instance("rotary", self.rotary, Rotary)
+            dim = self.rotary.rotary_dim
+            if depth % 2 if dim is None else dim > depth:
+                expected = "an even number of" if dim is None else f"at least {dim}"
+                raise ValueError(f"rotary: expected heads of {expected} features, got {depth}")
         _check.scores(self)
 
     @property

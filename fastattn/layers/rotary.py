@@ -68,7 +68,9 @@ def rotary_embedding(
     array([[-0.416,  0.909]])
     """
     rotary = Rotary(base, scaling, interleaved, rotary_dim)
-    return rotary.at(positions, _check.tokens("x", x).shape[-1]).apply(x)
+    x = _check.tokens("x", x)
+    with _check.renamed(depth="x.shape[-1]"):
+        return rotary.at(positions, x.shape[-1]).apply(x)
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,8 @@ class Rotary:
         most = options.LARGEST_OFFSET
         _check.in_range("positions", positions, most + 1, -most)
         depth = options.integer("depth", depth, 1, most)
-        dim = depth if self.rotary_dim is None else self.rotary_dim
-        if even("rotary_dim", dim) > depth:
+        dim = even("depth", depth) if self.rotary_dim is None else self.rotary_dim
+        if dim > depth:
             raise ValueError(f"rotary_dim: expected at most {depth}, the features, got {dim}")
         lengths = _lengths(positions, cu_seqlens)
         frequencies, size = rotary_frequencies(dim, self.base, self.scaling, length=lengths)
