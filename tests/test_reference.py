@@ -118,6 +118,19 @@ def test_per_batch_arguments_take_the_leading_shape():
         np.testing.assert_array_equal(out.reshape(expected.shape), expected)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint64])
+def test_lengths_of_any_integers(dtype):
+    """What is less than the queries are long does not wrap."""
+    q, k, v = tensors()
+    k, v = np.tile(k, (1, 1, 30, 1)), np.tile(v, (1, 1, 30, 1))
+    for lengths in np.array([3, 120]), np.array(2):
+        options = {"causal": True, "window_size": (3, 0), "return_lse": True}
+        expected = reference.attention(q, k, v, kv_lengths=lengths, **options)
+        found = reference.attention(q, k, v, kv_lengths=lengths.astype(dtype), **options)
+        for got, want in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
 def test_rank_2_has_no_head_axis():
     q, k, v = (tensor[0, 0] for tensor in tensors())
     out, lse, table = reference.attention(q, k, v, return_lse=True, return_scores="masked")

@@ -172,7 +172,7 @@ def _per_query_head(tensor, heads):
 
 def _per_batch(values, lead):
     """One integer or (B,) integers as an array that broadcasts against the score table."""
-    values = np.asarray(values)
+    values = np.asarray(values, np.int64)  # less queries, of 8 bits or unsigned they would wrap
     if values.ndim == 0:
         return values
     return values.reshape((*lead, 1, 1, 1))
