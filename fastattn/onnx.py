@@ -244,7 +244,8 @@ def _rounded(tensor, dtype):
 
 
 def _one_of(name, value, choices):
-    if not isinstance(value, int | np.integer | np.bool_):
+    number = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not number and not (choices == (0, 1) and isinstance(value, options.BOOLS)):
         raise TypeError(f"{name}: expected one of {choices}, got {options.described(value)}")
     if value not in choices:
         raise ValueError(f"{name}: expected one of {choices}, got {value!r}")
