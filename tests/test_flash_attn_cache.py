@@ -238,7 +238,7 @@ TABLE = np.ones((12, 4), np.float32)
         ({"k": None, "v": None, "rotary_cos": TABLE}, ValueError,
          "rotary_cos: expected None without k, got a table"),
         ({"k": None, "v": None, "rotary_sin": TABLE}, ValueError,
-         "rotary_cos: expected None without k, got a table"),
+         "rotary_sin: expected None without k, got a table"),
         ({"rotary_cos": TABLE}, ValueError, "rotary_cos, rotary_sin: expected both or neither"),
         ({"rotary_sin": TABLE}, ValueError, "rotary_cos, rotary_sin: expected both or neither"),
         ({"rotary_cos": TABLE[None], "rotary_sin": TABLE[None]}, ValueError,

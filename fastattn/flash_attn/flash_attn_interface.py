@@ -309,8 +309,9 @@ def _with_kvcache(
     starts = cache.starts(cache_leftpad)
     if (k is None) != (v is None):
         raise ValueError("k, v: expected both or neither, got one of them")
-    if k is None and (rotary_cos is not None or rotary_sin is not None):
-        raise ValueError("rotary_cos: expected None without k, got a table")
+    for name, table in ("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin):
+        if k is None and table is not None:
+            raise ValueError(f"{name}: expected None without k, got a table")
     if k is not None:
         k, v = cache.fitting("k", k, cache.k), cache.fitting("v", v, cache.v)
         # Without queries this computes nothing, but finds what is wrong before a write.
