@@ -50,7 +50,7 @@ def named(dtype, accepted=WIDTHS):
     try:
         found = np.dtype(found)
         name = "None" if dtype is None else dtype_name(found)  # NumPy takes None for float64
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, SyntaxError):  # NumPy reads "(2,)f4" as Python would
         name = repr(dtype)
     if name not in accepted:
         raise TypeError(f"dtype: expected {listed(accepted)}, got {name}")

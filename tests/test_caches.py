@@ -246,6 +246,8 @@ NEW_ERRORS = {
                  " int8, float8_e4m3fn or float8_e5m2, got None"),
     "tensor": ({"dtype": Tensor()}, TypeError, "dtype: expected float32, float64, float16, bfloat1"
                "6, int8, float8_e4m3fn or float8_e5m2, got Tensor of torch"),
+    "no syntax": ({"dtype": "("}, TypeError, "dtype: expected float32, float64, float16, bfloat16,"
+                  " int8, float8_e4m3fn or float8_e5m2, got '('"),
     "bytes": ({"dtype": ">f4"}, TypeError, "dtype: expected float32, float64, float16, bfloat16,"),
     "layout": ({"layout": "hbsd"}, ValueError, "layout: expected one of 'bhsd', 'bshd', got 'hb"),
 }  # fmt: skip
