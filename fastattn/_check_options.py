@@ -369,7 +369,7 @@ def states_of(name, states):
         stacked = array(name, states)
         if stacked.ndim < 1:
             raise ValueError(f"{name}: expected arrays stacked on axis 0, got shape ()")
-        states = tuple(stacked)
+        states = tuple(stacked[n, ...] for n in range(len(stacked)))  # an array each, of rank 0 too
     elif isinstance(states, tuple | list):
         states = tuple(array(f"{name}[{n}]", state) for n, state in enumerate(states))
     else:
