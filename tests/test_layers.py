@@ -193,6 +193,12 @@ def test_equal_settings_have_one_hash():
     assert rotary == same and len({rotary, same, layers.Rotary(500.0)}) == 2
 
 
+def test_huge_length_of_frequencies():
+    scaling = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 4}
+    with pytest.raises(ValueError, match=r"^length: expected an integer not above 900719925474"):
+        layers.rotary_frequencies(4, scaling=scaling, length=10**400)
+
+
 @pytest.mark.parametrize("length", [1, 64, 65, 200])
 def test_dynamic_scaling_matches_transformers(length):
     config = hf_rope_config({"rope_type": "dynamic", "factor": 2.0})

@@ -80,6 +80,9 @@ def rotary_frequencies(
     dim = even("dim", options.integer("dim", dim, 2, options.LARGEST_OFFSET))
     if not isinstance(length, int | np.integer) or isinstance(length, bool):
         length = options.integers("length", length, "an integer or an array of integers")
+    else:
+        most = options.LARGEST_OFFSET + 1  # behind the last position that there may be
+        length = options.integer("length", length, -most, most)
     base = options.number("base", base)
     if base <= 1:
         raise ValueError(f"base: expected a number above 1, got {base:g}")
