@@ -193,6 +193,15 @@ def test_equal_settings_have_one_hash():
     assert rotary == same and len({rotary, same, layers.Rotary(500.0)}) == 2
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint64])
+def test_positions_of_any_integers(dtype):
+    x, positions = np.ones((2, 3, 4)), np.array([120, 126, 127])
+    scaling = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 4}
+    expected = layers.rotary_embedding(x, positions, scaling=scaling)
+    found = layers.rotary_embedding(x, positions.astype(dtype), scaling=scaling)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_huge_length_of_frequencies():
     scaling = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 4}
     with pytest.raises(ValueError, match=r"^length: expected an integer not above 900719925474"):

@@ -139,6 +139,7 @@ class Rotary:
             raise ValueError("positions: expected shape (tokens,) or (batch, tokens), got ()")
         most = options.LARGEST_OFFSET
         _check.in_range("positions", positions, most + 1, -most)
+        positions = options.int64("positions", positions)  # uint64 and 1 would make float64
         depth = options.integer("depth", depth, 1, most)
         dim = even("depth", depth) if self.rotary_dim is None else self.rotary_dim
         if dim > depth:
