@@ -202,6 +202,13 @@ def test_positions_of_any_integers(dtype):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("name", ["cos", "sin"])
+def test_ragged_turns(name):
+    given = {"cos": np.ones((2, 2)), "sin": np.ones((2, 2)), name: [[1.0], [2.0, 3.0]]}
+    with pytest.raises(TypeError, match=f"^{name}: expected a numpy.ndarray, got list"):
+        layers.Rotation(layers.Rotary(), 4, **given)
+
+
 def test_huge_length_of_frequencies():
     scaling = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 4}
     with pytest.raises(ValueError, match=r"^length: expected an integer not above 900719925474"):

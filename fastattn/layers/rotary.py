@@ -194,7 +194,7 @@ class Rotation:
         dim = self.depth if self.rotary.rotary_dim is None else self.rotary.rotary_dim
         if dim > self.depth:
             raise ValueError(f"depth: expected at least the rotary_dim {dim}, got {self.depth}")
-        lead = np.shape(self.cos)[:-1] or (None,)
+        lead = options.array("cos", self.cos).shape[:-1] or (None,)
         for name, value in ("cos", self.cos), ("sin", self.sin):
             value = _check.parameter(name, value, (*lead, dim // 2))
             if value.dtype != np.float64:
