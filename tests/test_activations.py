@@ -81,6 +81,11 @@ def test_activations_match_torch(name, dtype):
     same = x.copy()
     assert function(same, out=same) is same
     np.testing.assert_array_equal(same, found)
+    other = np.zeros_like(x)
+    before = x.copy()
+    assert function(x, out=other) is other
+    np.testing.assert_array_equal(other, found)
+    np.testing.assert_array_equal(x, before)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -92,6 +92,21 @@ def test_lengths_are_copies():
     assert not np.shares_memory(p.kv_end, lengths)
 
 
+@pytest.mark.parametrize("batch", [_check.options.FEW, _check.options.FEW + 1])
+def test_the_range_of_lengths_is_checked_however_many_there_are(batch):
+    """Python looks for the smallest and the largest of a few, NumPy of more."""
+    q, k = zeros(batch, 1, 1, 1), zeros(batch, 1, 5, 1)
+    given = np.arange(batch, dtype=np.int16) % 6
+    p = _check.problem(q, k, k, kv_lengths=given, kv_starts=given[::-1])
+    assert p.kv_end.tolist() == given.tolist() and p.kv_begin.tolist() == given[::-1].tolist()
+    for name in "kv_lengths", "kv_starts":
+        for wrong in -1, 6:
+            given[-1] = wrong
+            with pytest.raises(ValueError) as caught:
+                _check.problem(q, k, k, **{name: given})
+            assert str(caught.value) == f"{name}: expected values from 0 to 5, got {wrong}"
+
+
 def test_listed_integers_without_a_common_type():
     """NumPy makes float64 of them."""
     for listed in [np.uint64(3), 1], [np.uint64(3), np.int64(1)]:

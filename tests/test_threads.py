@@ -210,12 +210,19 @@ def test_cgroup_quota(tmp_path):
     assert threads._cgroup_quota(tmp_path / "v2", member) == 1
     (group.parent / "cpu.max").write_text("400000 100000\n")
     assert threads._cgroup_quota(tmp_path / "v2", member) == 4
+    (group / "cpu.max").write_text("300000 100000\n")
+    assert threads._cgroup_quota(tmp_path / "v2", member) == 3  # each of them binds
+    (group / "cpu.max").write_text("50000 100000\n")
+    assert threads._cgroup_quota(tmp_path / "v2", member) == 1  # half a CPU
     v1 = tmp_path / "v1" / "cpu"
     v1.mkdir(parents=True)
     (v1 / "cpu.cfs_quota_us").write_text("200000\n")
     (v1 / "cpu.cfs_period_us").write_text("100000\n")
-    member.write_text("3:cpu,cpuacct:/\n")
+    member.write_text("3:cpu,cpuacct:/\n4:cpuset:/\n")
     assert threads._cgroup_quota(tmp_path / "v1", member) == 2
+    member.write_text("4:cpuset:/\n")
+    assert threads._cgroup_quota(tmp_path / "v1", member) is None
+    member.write_text("3:cpu,cpuacct:/\n")
     (v1 / "cpu.cfs_quota_us").write_text("-1\n")
     assert threads._cgroup_quota(tmp_path / "v1", member) is None
 
