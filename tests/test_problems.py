@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: MIT
+"""The problems that are measured: what of them counts, which there are, and can be."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from fake_peers import SMALL
+
+from fastattn import reference
+from fastattn.measure import suites
+from fastattn.measure.problems import Problem, allowed_pairs
+
+
+def test_pairs_are_those_the_oracle_allows():
+    special = {
+        "causal": True, "mask": "blocks", "Sq": 150, "Sk": 170, "B": 2, "Hq": 2, "D": 4,
+    }  # fmt: skip
+    for options in (special, special | {"padded": True}, special | {"mask": "random"}):
+        problem = Problem(**options)
+        inputs = problem.inputs()
+        scores = reference.attention(
+            inputs.q, inputs.k, inputs.v, attn_mask=inputs.mask, causal=True,
+            kv_lengths=inputs.kv_lengths, q_offset=20, return_scores="masked",
+        )[1]  # fmt: skip
+        assert problem.pairs() == np.count_nonzero(scores > -np.inf)
+        assert problem.flops() == 16 * problem.pairs()
+
+
+def test_pairs_of_simple_problems():
+    assert SMALL.pairs() == 2 * 4 * 20 * 20
+    assert Problem(Sq=10, causal=True).pairs() == 55
+    assert Problem(Sq=64, D=8, Dv=4).flops() == 2 * 12 * 64 * 64
+    assert allowed_pairs(4, 4, window=(1, 0)) == 7
+    mask = np.array([[0.0, -np.inf, 1.0]])
+    assert allowed_pairs(4, 3, mask=mask) == 8
+
+
+def test_block_mask_is_half_empty_and_leaves_no_row_without_keys():
+    mask = Problem(Sq=1024, mask="blocks").inputs().mask
+    blocks = mask.reshape(16, 64, 16, 64)
+    assert (blocks.all((1, 3)) == blocks.any((1, 3))).all()
+    assert blocks.any((1, 3)).mean() == 0.5
+    assert mask.any(1).all()
+
+
+@pytest.mark.parametrize("name", [*suites.SUITES, "all"])
+def test_suites(name):
+    chosen = suites.suite(name)
+    labels = [problem.name for problem in chosen]
+    assert len(labels) == len(set(labels)) > 0
+
+
+def test_prefill_grid_is_the_one_that_is_promised():
+    shapes = [(p.Sq, p.D) for p in suites.suite("causal")]
+    lengths = (256, 512, 1024, 2048, 4096)
+    assert sorted(shapes) == [(n, d) for n in lengths for d in (64, 128)]
+    assert all(p.Hq == 8 and p.B == 1 and p.causal for p in suites.suite("causal"))
+
+
+@pytest.mark.parametrize(
+    "options", [{"mask": "holes"}, {"Hq": 3, "Hkv": 2}, {"Sq": 0, "Sk": -1}, {"B": 0}]
+)
+def test_bad_problems(options):
+    with pytest.raises(ValueError, match=r"mask|shape"):
+        Problem(**options)
+
+
+def test_bytes_are_those_that_have_to_be_read():
+    one = Problem(Hq=8, Hkv=2, Sq=1, Sk=100, D=4)
+    assert one.kv_bytes() == 2 * 100 * 2 * 4 * 4
+    assert one.bytes() == one.kv_bytes() + 8 * 2 * 4 * 4
+    assert dataclasses.replace(one, name="", kv_dtype="int8").kv_bytes() == one.kv_bytes() // 4
+    assert dataclasses.replace(one, name="", causal=True, window=9).keys_seen() == 10
+    packed = Problem(causal=True, packed=((1, 100), (3, 50)))
+    assert packed.keys_seen() == 150
+    assert packed.pairs() == 100 + 48 + 49 + 50
+    padded = Problem(B=3, Sq=8, padded=True)
+    assert padded.keys_seen() == padded.inputs().kv_lengths.sum()
