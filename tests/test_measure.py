@@ -4,6 +4,7 @@
 import json
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -68,6 +69,38 @@ def test_statistics():
     assert timed.noise == pytest.approx(1.57 * 2 / 5**0.5 / 3)
     assert timing.geomean([1.0, 4.0]) == pytest.approx(2.0)
     assert np.isnan(timing.geomean([]))
+
+
+def test_ratios_and_shares_are_those_within_the_rounds():
+    fast, slow = (timing.Timing(np.array(each)) for each in ([1.0, 1.0, 4.0], [2.0, 4.0, 12.0]))
+    run = timing.Run({"fast": fast, "slow": slow}, {"m": np.array([10.0, 20.0, 20.0])})
+    assert run.ratios("fast", "slow").tolist() == [2.0, 4.0, 3.0]
+    assert run.ratio("fast", "slow") == 3.0
+    assert run.ratio_noise("fast", "slow") == pytest.approx(1.57 / 3**0.5 / 3)
+    assert run.share("fast", "m", work=20.0) == 1.0
+    assert run.noise == fast.noise > slow.noise
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.0, timing.MIN_ROUNDS), (1e9, 7)])
+def test_rounds_fill_the_time_that_there_is(seconds, rounds, monkeypatch):
+    monkeypatch.setattr(timing, "MAX_ROUNDS", 7)
+    seen = []
+    timing.interleave({}, meters={"m": lambda: 1.0}, seconds=seconds, settle=0,
+                      progress=lambda *done: seen.append(done))  # fmt: skip
+    assert seen == [(done, rounds) for done in range(1, rounds + 1)]
+
+
+def test_share_of_other_processes(monkeypatch):
+    looks = iter([(1.0, 10.0, 0.5), (5.0, 20.0, 1.5), (2.0, 20.0, 3.5), (1.0, 10.0, 0.5), None])
+    monkeypatch.setattr(timing._Others, "_look", lambda self: (n := next(looks)) and np.array(n))
+    others = timing._Others()
+    assert others.share() == pytest.approx(0.3)
+    assert others.share() == 0.0  # clocks of different steps: no less than nothing
+    assert others.share() is None  # no time has passed
+    assert others.share() is None  # nor is there a /proc
+    monkeypatch.undo()
+    monkeypatch.setattr(timing, "Path", lambda name: Path("no such directory", name[1:]))
+    assert timing._Others().share() is None
 
 
 @pytest.mark.skipif(not hasattr(os, "sysconf"), reason="there is no /proc either")
@@ -250,6 +283,17 @@ def test_select_names_what_there_is():
     assert [peer.name for peer in peers.select(["numpy"], 1)] == ["numpy"]
 
 
+def test_a_peer_that_is_asked_for_and_not_there_is_named(monkeypatch):
+    class Absent(peers.NumPy):
+        name, package = "absent", "no-such-package"
+
+    monkeypatch.setattr(peers, "classes", lambda: {"absent": Absent, "numpy": peers.NumPy})
+    with pytest.raises(ValueError) as caught:
+        peers.select(["numpy", "absent"], 1)
+    assert str(caught.value) == "peer 'absent': package no-such-package is not installed"
+    assert [peer.name for peer in peers.select(None, 1)] == ["numpy"]
+
+
 def test_limits_are_plausible():
     isa = fastattn.isa()
     peak = limits.FmaPeak(isa, "float32", 1)()
@@ -299,6 +343,7 @@ def test_texts():
     assert table.seconds_text(35e-3) == "35.0 ms"
     assert table.seconds_text(1.2) == "1.20 s"
     assert table.seconds_text(999.7e-6) == "1.00 ms"
+    assert [table.seconds_text(each) for each in (0.0, np.inf)] == ["0 us", "inf s"]
     assert table.ratio_text(1.234) == "1.23x"
     headings, lines = ["problem", "time"], [["a", "1"], ["long one", "22"]]
     assert table.plain(headings, lines).splitlines() == [

@@ -58,12 +58,34 @@ def test_prefill_grid_is_the_one_that_is_promised():
     assert all(p.Hq == 8 and p.B == 1 and p.causal for p in suites.suite("causal"))
 
 
-@pytest.mark.parametrize(
-    "options", [{"mask": "holes"}, {"Hq": 3, "Hkv": 2}, {"Sq": 0, "Sk": -1}, {"B": 0}]
-)
-def test_bad_problems(options):
-    with pytest.raises(ValueError, match=r"mask|shape"):
+SIZES = "shape: expected sizes of at least 1, got "
+PACKED = "shape: packed sequences have no batch and no mask in "
+BAD = {
+    "mask": ({"mask": "holes"}, "mask: expected one of none, "),
+    "heads": ({"Hq": 3, "Hkv": 2}, "shape: Hq is no multiple of Hkv in (1, 3, 2, 1, 1, 64)"),
+    "keys": ({"Sq": 0, "Sk": -1}, SIZES + "(1, 1, 1, 0, -1, 64)"),
+    "batch": ({"B": 0}, SIZES),
+    "values": ({"Dv": -1}, SIZES),
+    "numbers": ({"B": 2**40, "D": 2**20}, "shape: expected arrays of less than 2^60 numbers"),
+    "packed batch": ({"B": 2, "packed": ((1, 9),)}, PACKED),
+    "packed mask": ({"mask": "random", "packed": ((1, 9),)}, PACKED),
+    "packed and padded": ({"padded": True, "packed": ((1, 9),)}, PACKED),
+    "window": ({"window": 0}, "window: expected causal=True with it"),
+}
+
+
+@pytest.mark.parametrize("options, message", BAD.values(), ids=BAD)
+def test_what_is_no_problem_is_named(options, message):
+    with pytest.raises(ValueError) as caught:
         Problem(**options)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_suite_that_there_is_not_is_named():
+    with pytest.raises(ValueError) as caught:
+        suites.suite("long")
+    listed = ", ".join([*suites.SUITES, "all"])
+    assert str(caught.value) == f"suite: expected one of {listed}, got 'long'"
 
 
 def test_bytes_are_those_that_have_to_be_read():
