@@ -223,13 +223,13 @@ def test_other_objects_are_none_of_its_business():
          "lanes) = (5, 128, 1)"),
         (Exporter(np.ones(2, "f8").astype(">f8")), "q: expected a strided array of real numbers "
          "in the memory of the CPU, got test_arrays.Exporter: "),
-    ],
-    ids=["device", "complex", "bytes"],
+    ], ids=["device", "complex", "bytes"],
 )  # fmt: skip
 def test_refusal(value, message):
     with pytest.raises(TypeError) as caught:
         fastattn.attention(value, np.ones((2, 2)), np.ones((2, 2)))
-    assert str(caught.value).startswith(message)
+    text = str(caught.value)
+    assert text == message or (message[-2:] == ": " and text.startswith(message))  # NumPy's words
 
 
 # ---- torch ---------------------------------------------------------------------------------------

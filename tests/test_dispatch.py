@@ -2,6 +2,7 @@
 """A forced instruction set is really active; an unusable one is refused, never replaced."""
 
 import os
+import platform
 import shutil
 import sys
 import threading
@@ -94,10 +95,32 @@ def test_default_is_the_best():
 
 def test_config():
     facts = fastattn.config()
-    assert facts["isas"][facts["isa"]] == "available"
-    assert all(state for state in facts["isas"].values())
+    available = [name for name, state in facts["isas"].items() if state == "available"]
+    assert available == fastattn.isas() and facts["isa"] == fastattn.isa()
+    assert facts["threads"] == fastattn.get_num_threads()
     assert os.path.exists(os.path.join(fastattn.get_include(), "fastattn.h"))
     assert os.path.exists(fastattn.get_library())
+
+
+def test_config_reads_what_linux_tells(tmp_path, monkeypatch, capsys):
+    own = sys.modules["fastattn.config"]  # `fastattn.config` is the function
+    monkeypatch.setattr(own, "Path", lambda name: tmp_path / name.lstrip("/"))
+    assert (own._caches(), own._cpu()) == ({}, platform.processor() or platform.machine())
+    fastattn.show_config()
+    assert "\ncaches   unknown\n" in capsys.readouterr().out
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text("cpu\t: 0\nmodel name\t: One: fast\nmodel name\t: Two\n")
+    for index, facts in enumerate(
+        [("Data", "1", "48K"), ("Instruction", "1", "32K"), ("Unified", "2", "4M"), ("Unified",)]
+    ):
+        cache = tmp_path / f"sys/devices/system/cpu/cpu0/cache/index{index}"
+        cache.mkdir(parents=True)
+        for name, fact in zip(("type", "level", "size"), facts, strict=False):
+            (cache / name).write_text(f"{fact}\n")
+    assert own._caches() == {"L1d": 48 << 10, "L1i": 32 << 10, "L2": 4 << 20}
+    fastattn.show_config()
+    printed = capsys.readouterr().out
+    assert "\nCPU      One: fast\ncaches   L1d 48 KiB, L1i 32 KiB, L2 4096 KiB\n" in printed
 
 
 CPU = Path("/proc/cpuinfo").read_text() if sys.platform == "linux" else ""
