@@ -183,3 +183,16 @@ def test_sdpa_arguments():
     assert _check.problem(q, k, v).result.shape == (3, 16, 48)
     q, k, v, _ = _check.sdpa_arguments(Q, K, V, enable_gqa=True)
     assert q is Q
+    given = [t.view(np.recarray) for t in (Q, K, V)]  # as arrays of any other type
+    found = _check.sdpa_arguments(*given, enable_gqa=True)[:3]
+    for array, tensor in zip(found, (Q, K, V), strict=True):
+        assert type(array) is np.ndarray and np.shares_memory(array, tensor)
+
+
+def test_sdpa_heads_are_repeated_to_a_common_number():
+    """Torch lets those of keys and of values each divide the queries' by itself."""
+    k, v = (np.arange(heads, dtype=F32).reshape(1, heads, 1, 1) for heads in (4, 6))
+    q, k, v, _ = _check.sdpa_arguments(zeros(1, 12, 1, 1), k, v, enable_gqa=True)
+    assert q.shape == (1, 12, 1, 1)
+    assert k.ravel().tolist() == [n // 3 for n in range(12)]
+    assert v.ravel().tolist() == [n // 2 for n in range(12)]

@@ -3,8 +3,10 @@
 
 import builtins
 import importlib
+import itertools
 import json
 import sys
+import time
 
 import numpy as np
 import programs
@@ -205,9 +207,17 @@ def test_plain_progress_bar_without_rich(monkeypatch, capsys):
 
     monkeypatch.setattr(builtins, "__import__", no_rich)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    now = itertools.chain([100.0, 101.0, 101.05, 104.0, 104.05])  # one of them too soon to draw
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
     with progress.bar("work") as update:
-        update(0.5, "half")
-        update(1.0)
-    error = capsys.readouterr().err
-    assert "work [###############" in error
-    assert "100%" in error
+        for fraction, text in (0.0, "begun"), (0.25, "soon"), (0.5, "half"), (1.0, "done"):
+            update(fraction, text)
+    drawn = [line.rstrip() for line in capsys.readouterr().err.split("\r")]
+    assert drawn == [
+        "",
+        f"work [{' ' * 30}]   0%  begun",
+        f"work [{'#' * 15}{' ' * 15}]  50% 4 s left half",
+        f"work [{'#' * 30}] 100% 0 s left done",
+        "",
+        "",
+    ]

@@ -3,6 +3,7 @@
 
 import itertools
 import json
+import sys
 
 import pytest
 from fake_peers import Exact, measured
@@ -126,6 +127,16 @@ def test_bench_plots(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "threads 1: torch: no\n8 pictures in" in printed
     assert "Read bandwidth" in printed
+
+
+def test_plots_without_matplotlib_are_refused_before_anything_is_measured(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(runner, "measure_suite", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert cli.main(["bench", "--plot", str(tmp_path)]) == 2
+    message = "--plot needs matplotlib: pip install 'fastattn[plot]'\n"
+    assert capsys.readouterr().err.endswith(message)
 
 
 @pytest.mark.parametrize("rounds", [0, 1])

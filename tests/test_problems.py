@@ -42,6 +42,7 @@ def test_block_mask_is_half_empty_and_leaves_no_row_without_keys():
     assert (blocks.all((1, 3)) == blocks.any((1, 3))).all()
     assert blocks.any((1, 3)).mean() == 0.5
     assert mask.any(1).all()
+    assert Problem(Sq=64, Sk=2, mask="random").inputs().mask.any(1).all()
 
 
 @pytest.mark.parametrize("name", [*suites.SUITES, "all"])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Encoder, decoder and both together, against torch.nn, and step by step against all at once."""
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -335,6 +336,26 @@ def test_stop_ids_are_checked_before_the_first_step(model, monkeypatch, stop_ids
     monkeypatch.setattr(layers.EncoderDecoder, "encode", pytest.fail)
     with pytest.raises(TypeError, match=message):
         model.greedy([1, 2], begin_id=1, max_new_tokens=6, stop_ids=stop_ids)
+
+
+def parts(layer):
+    """A layer and all that it is made of."""
+    yield layer
+    for field in dataclasses.fields(layer):
+        value = getattr(layer, field.name)
+        for each in value if isinstance(value, tuple | list) else [value]:
+            if dataclasses.is_dataclass(each):
+                yield from parts(each)
+
+
+def test_layers_are_equal_to_themselves_alone(model):
+    """Arrays that are compared by element have no one answer, and no hash."""
+    found = list(parts(model))
+    assert {"EncoderDecoder", "Encoder", "DecoderLayer", "MultiHeadAttention", "LayerNorm"} <= {
+        type(each).__name__ for each in found
+    }
+    for each in [*found, layers.RMSNorm(), layers.Rotary().at([0], 2)]:
+        assert each == each and each != copy.copy(each) and len({each, copy.copy(each)}) == 2
 
 
 def test_repr_tells_shapes_and_settings(model):
