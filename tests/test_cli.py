@@ -14,7 +14,7 @@ import pytest
 
 import fastattn
 from fastattn import cli
-from fastattn.cli import check, progress
+from fastattn.cli import check, progress, random_problems
 from fastattn.cli.random_problems import DTYPES, random_problem
 
 
@@ -195,6 +195,27 @@ def test_random_problems_are_reproducible_and_various():
     assert len(poisoned) > 20
     assert not any(np.isnan(array).any() for problem in problems for array in problem.clean)
     assert any(stride < 0 for p in problems for array in p.arrays for stride in array.strides)
+
+
+@pytest.mark.parametrize(
+    ("kind", "strides"),
+    [
+        ("plain", {(160, 40, 8)}),
+        ("gap", {(320, 40, 8), (320, 80, 8), (320, 80, 16)}),
+        ("reversed", {(-160, 40, 8), (160, -40, 8)}),
+        ("swapped", {(40, 120, 8), (160, 40, 8), (160, 8, 32)}),
+        ("column-step", {(320, 80, 16)}),
+        ("offset", {(192, 48, 8)}),
+    ],
+)
+def test_random_strides_are_of_the_kind_that_is_drawn(kind, strides, rng, monkeypatch):
+    assert kind in random_problems.STRIDES
+    monkeypatch.setattr(random_problems, "STRIDES", (kind,))
+    array = rng.standard_normal((3, 4, 5))
+    found = [random_problems.strided(rng, array) for _ in range(50)]
+    assert {each.strides for each in found} == strides
+    for each in found:
+        np.testing.assert_array_equal(each, array)
 
 
 def test_plain_progress_bar_without_rich(monkeypatch, capsys):

@@ -61,6 +61,10 @@ def test_bench_compares_with_an_earlier_run(tmp_path, capsys):
     capsys.readouterr()
     assert cli.main([*arguments, "--compare", str(faster)]) == 1
     assert "1 SLOWER" in capsys.readouterr().out
+    data["rows"][0]["others"] = 0.4
+    faster.write_text(json.dumps(data))
+    assert cli.main([*arguments, "--compare", str(faster)]) == 1
+    assert "took up to 40% of the CPUs then, " in capsys.readouterr().out
     data["machine"]["threads"] += 1
     faster.write_text(json.dumps(data))
     assert cli.main([*arguments, "--compare", str(faster)]) == 2

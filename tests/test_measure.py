@@ -91,13 +91,15 @@ def test_rounds_fill_the_time_that_there_is(seconds, rounds, monkeypatch):
 
 
 def test_share_of_other_processes(monkeypatch):
-    looks = iter([(1.0, 10.0, 0.5), (5.0, 20.0, 1.5), (2.0, 20.0, 3.5), (1.0, 10.0, 0.5), None])
+    looks = [(1.0, 10.0, 0.5), (5.0, 20.0, 1.5), (2.0, 20.0, 3.5), (1.0, 10.0, 0.5), None]
+    looks = iter([*looks, None, (1.0, 10.0, 0.5)])
     monkeypatch.setattr(timing._Others, "_look", lambda self: (n := next(looks)) and np.array(n))
     others = timing._Others()
     assert others.share() == pytest.approx(0.3)
     assert others.share() == 0.0  # clocks of different steps: no less than nothing
     assert others.share() is None  # no time has passed
     assert others.share() is None  # nor is there a /proc
+    assert timing._Others().share() is None  # there was none
     monkeypatch.undo()
     monkeypatch.setattr(timing, "Path", lambda name: Path("no such directory", name[1:]))
     assert timing._Others().share() is None

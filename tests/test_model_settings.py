@@ -107,6 +107,16 @@ def test_layers_above_which_windows_begin(tmp_path):
         load(tmp_path, "llama", layer_types=None, max_window_layers=-1)
 
 
+@pytest.mark.parametrize("place", ["scaling", "file", None])
+def test_the_trained_length_is_that_of_the_scaling_if_it_has_one(tmp_path, place):
+    length = {"original_max_position_embeddings": 16}
+    scaling = {"rope_type": "yarn", "factor": 2.0} | (length if place == "scaling" else {})
+    more = length if place == "file" else {}
+    model = load(tmp_path, "llama", rope_scaling=scaling, max_position_embeddings=32, **more)
+    rotary = model.decoder.layers[0].self_attention.rotary
+    assert rotary.scaling["original_max_position_embeddings"] == (16 if place else 32)
+
+
 def test_rotary_scaling_is_named_as_in_the_file(tmp_path):
     for changes, message in (
         ({"factor": -1.0}, r"\['factor'\]: expected a positive number, got -1"),

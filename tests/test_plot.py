@@ -87,8 +87,9 @@ def test_as_many_words_as_can_be_read():
 
 
 def test_largest_is_the_darkest():
-    [panel] = drawn(plot.heatmap(np.full((2, 2), 0.2), largest=0.3))
-    assert panel.images[0].get_clim() == (0, 0.3)
+    for options, largest in ({"largest": 0.3}, 0.3), ({}, 1.0):
+        [panel] = drawn(plot.heatmap(np.full((2, 2), 0.2), **options))
+        assert panel.images[0].get_clim() == (0, largest)
 
 
 @pytest.mark.parametrize(

@@ -188,12 +188,13 @@ def test_default_is_not_that_of_the_thread_that_asks_first():
 
 def test_environment():
     show = "import fastattn; print(fastattn.get_num_threads())"
-    assert programs.run(show, FASTATTN_NUM_THREADS="3").stdout.strip() == "3"
+    for value in "1", "3", "2147483647":
+        assert programs.run(show, FASTATTN_NUM_THREADS=value).stdout.strip() == value
     assert programs.run(show, OMP_NUM_THREADS="1").stdout.strip() == "1"
     assert programs.run(show, OMP_NUM_THREADS="4096").stdout == programs.run(show).stdout
     again = "import fastattn; fastattn.set_num_threads(5); fastattn.set_num_threads(None); "
     assert programs.run(again + show, FASTATTN_NUM_THREADS="3").stdout.strip() == "3"
-    for value in ("many", "0", "²", "4294967297", "9" * 5000):
+    for value in ("many", "0", "²", "2147483648", "4294967297", "9" * 5000):
         wrong = programs.run(show, FASTATTN_NUM_THREADS=value)
         assert wrong.returncode and "FASTATTN_NUM_THREADS: expected an integer" in wrong.stderr
 
