@@ -29,6 +29,7 @@ def run_data(seconds, rate=1.0, noise=0.0, cache=1.0, **entry):
         (run_data(1.0, rate=1.25, cache=1.25), compare.SLOWER, 0.8),
         (run_data(1.0, rate=1.25), compare.UNCLEAR, 0.8),  # the registers were faster, nothing else
         (run_data(1.25, noise=0.3), compare.UNCLEAR, 0.8),
+        (run_data(0.8, noise=0.3), compare.UNCLEAR, 1.25),
         (run_data(1.25, cache=0.8), compare.UNCLEAR, 0.8),  # the caches were slower, too
         (run_data(0.8, cache=1.25), compare.UNCLEAR, 1.25),
         (run_data(1.0, cache=0.8), compare.SAME, 1.0),

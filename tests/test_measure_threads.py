@@ -23,6 +23,21 @@ def test_the_rate_of_a_meter_is_that_of_all_threads_together():
     assert [Steady(threads)() for threads in (1, 2, 3)] == [1.0, 11.0, 111.0]
 
 
+def test_a_meter_works_as_long_as_a_sample_is_to_take(monkeypatch):
+    now = 0.0
+
+    class Clocked(limits._Meter):
+        def _work(self, index):
+            nonlocal now
+            now += self._repeats * 1e-6
+            return self._repeats * 3
+
+    monkeypatch.setattr(limits.time, "perf_counter", lambda: now)
+    meter = Clocked(1)
+    assert meter._repeats == pytest.approx(limits.SAMPLE_SECONDS / 1e-6, abs=1)
+    assert meter() == pytest.approx(3e6)
+
+
 def test_onnxruntime_gets_the_threads(monkeypatch):
     pytest.importorskip("onnx")
     seen = []

@@ -43,6 +43,8 @@ def test_block_mask_is_half_empty_and_leaves_no_row_without_keys():
     assert blocks.any((1, 3)).mean() == 0.5
     assert mask.any(1).all()
     assert Problem(Sq=64, Sk=2, mask="random").inputs().mask.any(1).all()
+    share = Problem(Sq=256, mask="random").inputs().mask.mean()
+    assert share == pytest.approx(0.9, abs=0.005)  # four times the deviation of so many draws
 
 
 @pytest.mark.parametrize("name", [*suites.SUITES, "all"])

@@ -168,8 +168,15 @@ def test_no_token_stays_in_the_cache_of_a_layer_on_error(rng):
     assert cache.lengths.tolist() == [3, 3]
 
 
-@pytest.mark.parametrize("where", ["memory", "second layer", "norm"])
-def test_no_token_stays_in_the_caches_of_a_decoder_on_error(rng, where):
+@pytest.mark.parametrize(
+    "where, message",
+    [
+        ("memory", r"memory\S*: expected a number of heads that divides q's 4"),
+        ("second layer", r"cache\.k: expected at most 1 tokens more for sequence 0"),
+        ("norm", "$"),
+    ],
+)
+def test_no_token_stays_in_the_caches_of_a_decoder_on_error(rng, where, message):
     """The caches of the layers before the one that fails are those of the call before, too."""
     decoder = layers.Decoder([decoder_layer(rng) for _ in range(2)])
     memory = decoder.keys_values(normal(rng, 2, 7, WIDTH))
@@ -178,11 +185,12 @@ def test_no_token_stays_in_the_caches_of_a_decoder_on_error(rng, where):
     if where == "memory":
         memory[1] = memory[1][0][:, :3], memory[1][1]
     elif where == "second layer":
-        caches[1] = fastattn.KVCache(2, HEADS, WIDTH // HEADS, capacity=2)
+        caches[1] = fastattn.KVCache(2, HEADS, WIDTH // HEADS, capacity=5)
+        caches[1].append(*normal(rng, 2, 2, HEADS, 4, WIDTH // HEADS))
     else:
         decoder = dataclasses.replace(decoder, norm=failing)
     before = [cache.lengths.tolist() for cache in caches]
-    with pytest.raises((ArithmeticError, ValueError)):
+    with pytest.raises(ArithmeticError if where == "norm" else ValueError, match=f"^{message}"):
         decoder(normal(rng, 2, 3, WIDTH), memory, caches=caches)
     assert [cache.lengths.tolist() for cache in caches] == before
 
