@@ -83,6 +83,23 @@ def test_heatmap(model_name, untimed, options, tmp_path, capsys):
     assert str(path) in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "options, layer, heads", [([], 0, range(6)), (["--layer", "2", "--head", "3"], 1, [2])]
+)
+def test_the_head_that_is_named_is_drawn(options, layer, heads, untimed, monkeypatch, tmp_path):
+    pytest.importorskip("matplotlib")
+    drawn = []
+    monkeypatch.setattr(demo, "missing", lambda: ["the model"])
+    monkeypatch.setattr(demo.heatmap, "draw", lambda *given: drawn.append(given))
+    path = tmp_path / "pattern.png"
+    assert cli.main(["demo", "--repeats", "1", *TEXTS, "--heatmap", str(path), *options]) == 0
+    [(file, tokens, patterns, titles)] = drawn
+    words, weights = random_bert.make().patterns(TEXTS[1])
+    assert (file, tokens) == (path, words)
+    assert titles == [f"layer {layer + 1}, head {head + 1}" for head in heads]
+    np.testing.assert_array_equal(patterns, weights[layer, heads])
+
+
 def test_heatmap_without_an_ending(untimed, monkeypatch, tmp_path, capsys):
     """The name that matplotlib makes of it is the one that is printed, and checked."""
     pytest.importorskip("matplotlib")
