@@ -51,6 +51,19 @@ def test_damaged_arrays(mode, rng, tmp_path):
             fastattn.KVCache.load(tmp_path / opened, mode)
 
 
+@pytest.mark.parametrize("mode", [None, "r", "c"])
+def test_objects_of_python_are_not_read(mode, rng, tmp_path):
+    """Mapped, the pickle of them would be pointers. One of eight names lies at an aligned place."""
+    for size in range(1, 9):
+        np.savez(tmp_path / "a.npz", **{"k" * size: np.array([{}, 1], object)})
+        with pytest.raises(ValueError, match=r"^file: expected one that a cache .*a\.npz'$"):
+            fastattn.KVCache.load(tmp_path / "a.npz", mode)
+    filled(rng, "dense", tmp_path / "mapped")
+    np.save(tmp_path / "mapped/k.npy", np.array([{}, 1], object))
+    with pytest.raises(ValueError, match=r"^file: expected one that a cache .*k\.npy'$"):
+        fastattn.KVCache.load(tmp_path / "mapped", mode)
+
+
 @pytest.mark.parametrize("path", ["cache", "mapped/v.npy"])
 def test_damaged_values(path, rng, tmp_path):
     """Another byte in a file with checksums, and the end of one without."""

@@ -131,8 +131,6 @@ def _array(path, mmap_mode):
 def _read(stream):
     """Return the array of an open .npy file, in memory that begins at a line of the cache."""
     shape, fortran, dtype = _header(stream)
-    if dtype.hasobject:
-        raise ValueError("a pickle")
     array = aligned.zeros(shape[::-1] if fortran else shape, dtype)
     rest = memoryview(array.reshape(-1).view(np.uint8))
     while rest:
@@ -146,7 +144,10 @@ def _read(stream):
 def _header(stream):
     """Return shape, whether in Fortran's order, and dtype of an open .npy file."""
     version = np.lib.format.read_magic(stream)
-    return getattr(np.lib.format, f"read_array_header_{version[0]}_0")(stream)
+    found = getattr(np.lib.format, f"read_array_header_{version[0]}_0")(stream)
+    if found[2].hasobject:  # numpy.memmap would take the bytes of the file for pointers
+        raise ValueError("a pickle")
+    return found
 
 
 def _archive(file):
