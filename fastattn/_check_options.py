@@ -335,7 +335,7 @@ def writable(out, shape, dtype):
 
 
 def _may_overlap_itself(tensor):
-    """Say whether two elements may lie at the same place.
+    """Say whether two elements may lie at the same place, of an array that is not C-contiguous.
 
     Exact for every view made by slicing, transposing and broadcasting; for other strides it may
     say yes when the answer is no: each axis must step over all that the smaller strides span.
@@ -344,7 +344,7 @@ def _may_overlap_itself(tensor):
     axes = [(abs(s), n) for s, n in zip(tensor.strides, tensor.shape, strict=True) if n != 1]
     for stride, size in sorted(axes):
         if stride < span:
-            return tensor.size > 0
+            return True
         span += stride * (size - 1)
     return False
 
