@@ -188,7 +188,7 @@ def test_only_ml_dtypes_is_the_fault_of_the_type(monkeypatch, capsys):
         ": --dtype bfloat16 needs ml_dtypes: pip install ml_dtypes\n"
     )
     name = "another"
-    with pytest.raises(ModuleNotFoundError):
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'x'$"):
         cli.main(["bench"])
 
 

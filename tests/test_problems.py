@@ -8,7 +8,7 @@ import pytest
 from fake_peers import SMALL
 
 from fastattn import reference
-from fastattn.measure import suites
+from fastattn.measure import masking, suites
 from fastattn.measure.problems import Problem, allowed_pairs
 
 
@@ -102,3 +102,45 @@ def test_bytes_are_those_that_have_to_be_read():
     assert packed.pairs() == 100 + 48 + 49 + 50
     padded = Problem(B=3, Sq=8, padded=True)
     assert padded.keys_seen() == padded.inputs().kv_lengths.sum()
+
+
+@pytest.mark.parametrize("causal, window", [(False, -1), (True, -1), (True, 4)])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("mask", ["none", "random", "float"])
+@pytest.mark.parametrize("queries", [1, 20, 30])
+def test_masks_for_other_libraries_forbid_what_the_options_do(
+    queries, mask, padded, causal, window
+):
+    problem = Problem(B=3, Sq=queries, Sk=30, D=4, mask=mask, padded=padded, causal=causal,
+                      window=window)  # fmt: skip
+    inputs = problem.inputs()
+    tensors, options = (inputs.q, inputs.k, inputs.v), {"kv_lengths": inputs.kv_lengths}
+    if mask != "float":
+        options["attn_mask"] = inputs.mask
+    positions = {"causal": causal, "window_size": (window, -1), "q_offset": 30 - queries}
+    for within, more in (False, {}), (True, positions):
+        masked = reference.attention(*tensors, return_scores="masked", **options, **more)[1]
+        found = masking.bool_mask(problem, inputs, within)
+        numbers = masking.additive_mask(problem, inputs, within)
+        found = np.broadcast_to(True if found is None else found, masked.shape)
+        np.testing.assert_array_equal(found, masked > -np.inf)
+        expected = np.where(found, inputs.mask if mask == "float" else 0.0, np.finfo("f4").min)
+        if numbers is None:
+            assert not expected.any()
+        else:
+            assert numbers.dtype == np.float32
+            np.testing.assert_array_equal(np.broadcast_to(numbers, masked.shape), expected)
+
+
+def test_libraries_that_take_a_flag_get_it_where_it_means_the_same():
+    """It is aligned at the top left; nor is there a mask beside it."""
+    for options, flag in (
+        ({}, True), ({"causal": False}, False), ({"Sk": 9}, False), ({"window": 3}, False),
+        ({"mask": "random"}, False), ({"B": 2, "padded": True}, False), ({"mask": "float"}, False),
+    ):  # fmt: skip
+        problem = Problem(**{"Sq": 8, "causal": True, **options})
+        inputs = problem.inputs()
+        found, mask = masking.flag_and_mask(problem, inputs)
+        expected = masking.bool_mask(problem, inputs, causal=not flag)
+        assert found == flag
+        np.testing.assert_array_equal(mask, inputs.mask if problem.mask == "float" else expected)
