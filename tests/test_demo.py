@@ -84,7 +84,7 @@ def test_heatmap(model_name, untimed, options, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "options, layer, heads", [([], 0, range(6)), (["--layer", "2", "--head", "3"], 1, [2])]
+    "options, layer, heads", [([], 0, range(6)), (["--layer", "3", "--head", "6"], 2, [5])]
 )
 def test_the_head_that_is_named_is_drawn(options, layer, heads, untimed, monkeypatch, tmp_path):
     pytest.importorskip("matplotlib")

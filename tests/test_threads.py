@@ -229,6 +229,19 @@ def test_cgroup_quota(tmp_path):
     assert threads._cgroup_quota(tmp_path / "v1", member) is None
 
 
+def test_the_quota_binds_the_default(monkeypatch):
+    from fastattn import threads
+
+    for name in "_setting", "_environment", "_limit", "_quota":
+        monkeypatch.setattr(threads, name, None)
+    monkeypatch.delenv("FASTATTN_NUM_THREADS", raising=False)
+    most = threads._core.max_threads()
+    for quota, expected in (1, 1), (most, most), (most + 1, most), (None, most):
+        monkeypatch.setattr(threads, "_cgroup_quota", lambda quota=quota: quota)
+        threads._initialise()
+        assert fastattn.get_num_threads() == expected
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs names of files of any bytes")
 def test_cgroup_quota_that_cannot_be_read_is_none(tmp_path):
     from fastattn import threads

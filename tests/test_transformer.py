@@ -356,7 +356,7 @@ def parts(layer):
                 yield from parts(each)
 
 
-def test_layers_are_equal_to_themselves_alone(model):
+def test_layers_are_equal_to_themselves_alone_and_stay_as_they_are(model):
     """Arrays that are compared by element have no one answer, and no hash."""
     found = list(parts(model))
     assert {"EncoderDecoder", "Encoder", "DecoderLayer", "MultiHeadAttention", "LayerNorm"} <= {
@@ -364,6 +364,8 @@ def test_layers_are_equal_to_themselves_alone(model):
     }
     for each in [*found, layers.RMSNorm(), layers.Rotary().at([0], 2)]:
         assert each == each and each != copy.copy(each) and len({each, copy.copy(each)}) == 2
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(each, dataclasses.fields(each)[0].name, None)
 
 
 def test_repr_tells_shapes_and_settings(model):
