@@ -2,6 +2,7 @@
 """Validation of the arguments of `fastattn.layers`, in the words of `fastattn._check_options`."""
 
 import contextlib
+import re
 from collections.abc import Sequence, Set
 from types import SimpleNamespace
 
@@ -88,6 +89,17 @@ def renamed(**names):
         yield
     except (TypeError, ValueError) as error:
         options.rename(error, names)
+        raise
+
+
+@contextlib.contextmanager
+def of_list(name, index):
+    """Let errors of a ``with`` block say which one of a list its argument `name` was."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        # Not by `renamed`: a message may speak of memory that is no argument.
+        error.args = (re.sub(rf"^{name}\b", f"{name}[{index}]", str(error)),)
         raise
 
 

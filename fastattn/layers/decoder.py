@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Decoder: a token attends to those before it, and to the memory that an encoder made, if any."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -279,18 +280,20 @@ class Decoder:
             raise TypeError("memory: expected an array or a list of (k, v), got tuple")
         count = len(self.layers)
         check_caches(caches, count)
-        if isinstance(memory, list) and len(memory) != count:
+        listed = isinstance(memory, list)
+        if listed and len(memory) != count:
             raise ValueError(f"memory: expected {count}, one for each layer, got {len(memory)}")
         patterns = []
         with restored_on_error(caches or ()):
             for index, layer in enumerate(self.layers):
-                x = layer(
-                    x,
-                    memory[index] if isinstance(memory, list) else memory,
-                    cache=None if caches is None else caches[index],
-                    need_weights=need_weights,
-                    **layer_options,
-                )
+                with _check.of_list("memory", index) if listed else contextlib.nullcontext():
+                    x = layer(
+                        x,
+                        memory[index] if listed else memory,
+                        cache=None if caches is None else caches[index],
+                        need_weights=need_weights,
+                        **layer_options,
+                    )
                 if need_weights:
                     x, pattern = x
                     patterns.append(pattern)
