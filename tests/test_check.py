@@ -126,8 +126,10 @@ def test_positions_of_small_batches_alone_are_kept():
     many = zeros(5000, 1, 1, 1)
     p = _check.problem(many, many, many, causal=True)
     assert p.kv_begin.shape == p.q_offset.shape == (5000,) and set(p.kv_end.tolist()) == {1}
+    for each in p.q_offset, p.kv_begin, p.kv_end:
+        assert not each.flags.writeable  # kept ones are made alike, and calls share them
     positions = [weakref.ref(each) for each in (p.q_offset, p.kv_begin, p.kv_end)]
-    del p
+    del p, each
     assert all(each() is None for each in positions)
 
 

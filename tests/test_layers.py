@@ -16,6 +16,7 @@ from cases import normal
 
 from fastattn import layers
 from fastattn.layers import projections
+from fastattn.layers.positions import token_positions
 
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -186,6 +187,11 @@ def test_what_is_too_large_is_named(name):
 def test_length_of_frequencies(length):
     with pytest.raises(TypeError, match=r"^length: expected an integer or an array of integers, "):
         layers.rotary_frequencies(4, length=length)
+
+
+def test_padding_stands_at_0_behind_whatever_there_is():
+    found = token_positions(3, past=[5, 0], lengths=np.array([2, 3]))
+    assert found.tolist() == [[5, 6, 0], [0, 1, 2]]
 
 
 def test_equal_settings_have_one_hash():

@@ -7,6 +7,8 @@ import types
 import numpy as np
 import pytest
 
+import fastattn
+from fastattn import _kernels
 from fastattn.measure import limits, peer_onnxruntime
 
 pytestmark = pytest.mark.forces_isa
@@ -36,6 +38,31 @@ def test_a_meter_works_as_long_as_a_sample_is_to_take(monkeypatch):
     meter = Clocked(1)
     assert meter._repeats == pytest.approx(limits.SAMPLE_SECONDS / 1e-6, abs=1)
     assert meter() == pytest.approx(3e6)
+
+
+def test_all_limits_are_measured_with_one_thread_and_with_all(monkeypatch):
+    for name in "FmaPeak", "ReadBandwidth", "Exponentials":
+        monkeypatch.setattr(limits, name, lambda *given, name=name: (name, *given))
+    monkeypatch.setattr(limits, "median_rate", lambda meter: meter)
+    found, isas, best = limits.machine(3), fastattn.isas(), fastattn.isa()
+    peaks = [("FmaPeak", *(each[key] for key in ("isa", "dtype", "threads")))
+             for each in found["peaks"]]  # fmt: skip
+    assert [each["flops"] for each in found["peaks"]] == peaks
+    for dtype in "float32", "float64":
+        assert {("FmaPeak", isa, dtype, n) for isa in isas for n in (1, 3)} <= set(peaks)
+    matrix = {isa for _, isa, dtype, _ in peaks if dtype == "bfloat16"}
+    assert matrix == {isa for isa in isas if _kernels.matrix_pieces(isa)}
+    for threads in 1, 3:
+        own = [each for each in found["bandwidth"] if each["threads"] == threads]
+        levels = {each["level"]: each["bytes"] for each in own if each["level"]}
+        assert levels == limits.working_sets(threads)
+        sizes = [each["bytes"] for each in own if not each["level"]]
+        assert (sizes[0], sizes[-1]) == (16 << 10, 256 << 20)
+        for each in own:
+            assert each["rate"] == ("ReadBandwidth", best, each["bytes"], threads)
+    assert [each["rate"] for each in found["exponentials"]] == [
+        ("Exponentials", isa, dtype) for isa in isas for dtype in ("float32", "float64")
+    ]
 
 
 def test_onnxruntime_gets_the_threads(monkeypatch):
