@@ -154,9 +154,15 @@ def refuse_gradients(values):
             value = _functorch.get_unwrapped(value)
 
 
-@torch.compiler.disable
 def outside_of_graphs(function, *arguments):
     """Call a function that torch.compile cannot trace: it breaks its graph instead of trying."""
+    if is_compiling():  # the guard takes longer than some calls
+        return _untraced(function, *arguments)
+    return function(*arguments)
+
+
+@torch.compiler.disable
+def _untraced(function, *arguments):
     return function(*arguments)
 
 
