@@ -280,16 +280,16 @@ class Decoder:
             raise TypeError("memory: expected an array or a list of (k, v), got tuple")
         count = len(self.layers)
         check_caches(caches, count)
-        listed = isinstance(memory, list)
-        if listed and len(memory) != count:
+        if isinstance(memory, list) and len(memory) != count:
             raise ValueError(f"memory: expected {count}, one for each layer, got {len(memory)}")
         patterns = []
         with restored_on_error(caches or ()):
             for index, layer in enumerate(self.layers):
+                listed = isinstance(memory, list)
                 with _check.of_list("memory", index) if listed else contextlib.nullcontext():
                     x = layer(
                         x,
-                        memory[index] if listed else memory,
+                        memory[index] if isinstance(memory, list) else memory,
                         cache=None if caches is None else caches[index],
                         need_weights=need_weights,
                         **layer_options,
