@@ -49,20 +49,31 @@ char *fa_rows_at(const fa_rows *source, int64_t row)
     return (char *)page + place * source->row_stride;
 }
 
+/* Four at a time: the time of a short loop depends on where the linker puts it, and one row of
+ * queries waits for this. */
+static void point_evenly(const char *row, int64_t stride, int64_t count, const void **rows)
+{
+    const void **const end = rows + count;
+    for (; end - rows >= 4; rows += 4, row += 4 * stride) {
+        rows[0] = row, rows[1] = row + stride;
+        rows[2] = row + 2 * stride, rows[3] = row + 3 * stride;
+    }
+    for (; rows < end; ++rows, row += stride) *rows = row;
+}
+
 void fa_rows_point(const fa_rows *source, int64_t first, int64_t count, const void **rows)
 {
     const int64_t stride = source->row_stride;
     if (!source->table) {
-        const char *row = source->base + first * stride;
-        for (int64_t n = 0; n < count; ++n, row += stride) rows[n] = row;
+        point_evenly(source->base + first * stride, stride, count, rows);
         return;
     }
     while (count > 0) {
         int64_t place;
         const char *row = in_page(source, first, &place) + place * stride;
         const int64_t left = source->page_keys - place, some = left < count ? left : count;
-        for (int64_t n = 0; n < some; ++n, row += stride) *rows++ = row;
-        first += some, count -= some;
+        point_evenly(row, stride, some, rows);
+        rows += some, first += some, count -= some;
     }
 }
 
