@@ -104,7 +104,7 @@ class TestOnTheUnit:
         cases.check(cases.run(ISA, q, k, v, scale=1.0), q, k, v, scale=1.0)
 
     def test_values_far_below_do_not_count(self, low, queries, rng):
-        """However great they are: 2^-56 would be too much of 2^59."""
+        """However great they are: the least word has to be 0, not a small number."""
         q, k, v = problem(rng, queries=queries)
         k[..., 1::2, 0] = low
         v[..., 1::2, :] = 2.0**59 if low < -100 else 1
