@@ -125,6 +125,37 @@ class TestOnTheUnit:
             cases.check(cases.run(ISA, q, k, v, **options), q, k, v, **options)
 
 
+@pytest.mark.parametrize("queries", [20, 40])
+class TestMasksOnTheUnit:
+    """Float masks, which are added on the way to words."""
+
+    pytestmark = on_the_unit
+
+    @pytest.mark.parametrize("low", [-60, -2e4, -3e4, -1e9, -1e30, -np.inf])
+    def test_masks_that_all_but_forbid(self, low, queries, rng):
+        """Whole rows and whole chunks of 32 keys among them."""
+        q, k, v = narrowed(*rng.standard_normal((3, 1, 2, 300, 64), dtype=np.float32))
+        q = q[:, :, :queries]
+        mask = rng.standard_normal((queries, 300)).astype(np.float32)
+        mask[rng.random(mask.shape) < 0.5] = low
+        mask[3], mask[:, 64:96], mask[5, :200] = low, low, low
+        result = cases.run(ISA, q, k, v, attn_mask=mask, causal=True)
+        cases.check(result, q, k, v, attn_mask=mask, causal=True)
+
+    @pytest.mark.parametrize("unknown", [np.nan, -np.nan, np.inf])
+    def test_what_is_no_number_reaches_its_row_alone(self, unknown, queries, rng):
+        q, k, v = narrowed(*rng.standard_normal((3, 1, 2, 300, 64), dtype=np.float32))
+        q = q[:, :, :queries]
+        mask = np.zeros((queries, 300), np.float32)
+        options = {"causal": True, "q_offset": 200}
+        expected = reference.attention(q, k, v, **options).astype(float)
+        mask[7, 150], mask[8, 299] = unknown, unknown  # of which causal=True forbids one
+        out = cases.run(ISA, q, k, v, attn_mask=mask, **options)[0].astype(float)
+        assert np.isnan(out[:, :, 7]).all()
+        others = np.arange(queries) != 7
+        np.testing.assert_allclose(out[:, :, others], expected[:, :, others], rtol=0, atol=2e-2)
+
+
 class TestErrorOnTheUnit:
     pytestmark = on_the_unit
 
