@@ -8,6 +8,7 @@ from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.string cimport memset
 
 import functools
+import sys
 
 import numpy as np
 
@@ -123,12 +124,20 @@ cdef int call(const fa_args *args, bint weights) except -1:
 
 
 def in_default_environment(function):
-    """Let a function that checks arguments round them as the core does, whatever the caller has."""
+    """Let a function that checks arguments round them as the core does, whatever the caller has.
+
+    Where torch.compile calls it, it is not compiled: Dynamo takes arrays for tensors, and fails.
+    """
+    untraced = None
     @functools.wraps(function)
     def inside(*arguments, **options):
-        cdef fa_environment of_caller = fa_enter_default()
+        nonlocal untraced
+        cdef fa_environment of_caller
+        if untraced is None and "torch._dynamo" in sys.modules:
+            untraced = sys.modules["torch"].compiler.disable(function)
+        of_caller = fa_enter_default()
         try:
-            return function(*arguments, **options)
+            return (untraced or function)(*arguments, **options)
         finally:
             fa_leave_default(of_caller)
     return inside

@@ -13,6 +13,14 @@ from fastattn.isa import active as _isa
 from fastattn.threads import get_num_threads
 
 
+def _untraced(function):
+    """Let torch.compile break its graph at a function; where there must be no break, say why."""
+    why = "it reads memory; the functions of fastattn.torch are operators that stay in the graph"
+    vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=why)
+    return function
+
+
+@_untraced
 def attention(
     q, k, v, *, attn_mask=None, causal=False, window_size=None, scale=None, softcap=0.0,
     alibi_slopes=None, sinks=None, q_offset=None, kv_lengths=None, kv_starts=None,
@@ -129,6 +137,7 @@ def attention(
     return (problem.result, problem.lse_result) if return_lse else problem.result
 
 
+@_untraced
 def attention_varlen(
     q, k, v, cu_seqlens_q, cu_seqlens_k=None, *, causal=False, window_size=None, scale=None,
     softcap=0.0, alibi_slopes=None, sinks=None, q_offset=None, kv_lengths=None, kv_starts=None,
@@ -203,6 +212,7 @@ def attention_varlen(
     return (problem.result, problem.lse_result) if return_lse else problem.result
 
 
+@_untraced
 def attention_weights(
     q, k, *, attn_mask=None, causal=False, window_size=None, scale=None, softcap=0.0,
     alibi_slopes=None, sinks=None, q_offset=None, kv_lengths=None, kv_starts=None,
@@ -238,6 +248,7 @@ def attention_weights(
     return problem.result
 
 
+@_untraced
 def scaled_dot_product_attention(
     query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
 ):
@@ -280,6 +291,7 @@ def scaled_dot_product_attention(
         raise
 
 
+@_untraced
 def merge_states(outs, lses, *, out=None):
     """Attention over the union of disjoint sets of keys, from the results over each set.
 

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch_cases import every_option  # noqa: E402
 
+import fastattn  # noqa: E402
 import fastattn.torch as ft  # noqa: E402
 
 # ---- traced and transformed ----------------------------------------------------------------------
@@ -214,6 +215,37 @@ def test_symbol_for_a_scale(randn):
     q = randn(2, 4, 9, 8)
     graph = make_fx(attend, tracing_mode="symbolic")(torch.zeros_like(q))
     assert torch.equal(graph(q), attend(q))
+
+
+# ---- functions of NumPy in a graph ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("function", [fastattn.attention, fastattn.attention_weights])
+@pytest.mark.parametrize("name", ["kv_lengths", "kv_starts", "q_offset"])
+def test_arrays_break_the_graph(randn, function, name, dtype):
+    """Dynamo, which takes arrays for tensors, fails on what checks them: it gets nothing of it."""
+    q = randn(2, 4, 5, 8).to(dtype)
+    tensors = (q, q, q) if function is fastattn.attention else (q, q)
+
+    def attend(numbers):
+        return function(*tensors, **{name: numbers + 1})
+
+    numbers = torch.tensor([2, 4])
+    found, expected = torch.compile(attend, backend="eager")(numbers), attend(numbers)
+    assert found.dtype == expected.dtype and found.tobytes() == expected.tobytes()
+
+
+def test_packed_arrays_break_the_graph(randn):
+    q, cuts = randn(5, 2, 4).bfloat16(), torch.tensor([0, 2, 5])
+    found = torch.compile(fastattn.attention_varlen, backend="eager")(q, q, q, cuts)
+    assert found.tobytes() == fastattn.attention_varlen(q, q, q, cuts).tobytes()
+
+
+def test_arrays_say_what_stays_in_a_graph(randn):
+    attend = torch.compile(lambda q: fastattn.attention(q, q, q), backend="eager", fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"functions of fastattn\.torch"):
+        attend(randn(1, 2, 3, 4))
 
 
 # ---- gradients -----------------------------------------------------------------------------------
