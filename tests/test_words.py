@@ -156,6 +156,50 @@ class TestMasksOnTheUnit:
         np.testing.assert_allclose(out[:, :, others], expected[:, :, others], rtol=0, atol=2e-2)
 
 
+@pytest.mark.parametrize("queries", [20, 40])
+class TestScalesOnTheUnit:
+    """Words add the logarithms of scales of values, and their inverses give the sum of p."""
+
+    pytestmark = on_the_unit
+
+    def problem(self, rng, queries):
+        """Values in units of the greatest, 127, so that outputs are of the size of scales."""
+        [q] = narrowed(rng.standard_normal((1, 2, queries, 64), dtype=np.float32))
+        k, v = rng.integers(-127, 128, (2, 1, 2, 300, 64), dtype=np.int8)
+        return q, k, v
+
+    @pytest.mark.parametrize("low, high", [(-9, -5), (-80, -70), (-12, 5), (3, 12), (-50, 52)])
+    def test_sizes(self, low, high, queries, rng):
+        q, k, v = self.problem(rng, queries)
+        v_scale = (2.0 ** rng.uniform(low, high, (1, 2, 300))).astype(np.float32)
+        options = {"k_scale": 0.02, "v_scale": v_scale, "causal": True}
+        out, lse = cases.run(ISA, q, k, v, **options)
+        expected, expected_lse = reference.attention(q, k, v, return_lse=True, **options)
+        np.testing.assert_allclose(lse, expected_lse, rtol=0, atol=2.0**-8 + np.log(2) / 1024)
+        # Of every row, what rounding p and the output to bfloat16 leaves
+        weights = reference.attention_weights(q, k, k_scale=0.02, causal=True)
+        sizes = np.abs(v.astype(float)) * v_scale[..., None]
+        allowed = 2.0**-7 * (weights @ sizes) + 2.0**-120
+        assert (np.abs(out.astype(float) - expected) <= allowed).all()
+
+    @pytest.mark.parametrize("odd", [0.0, -0.02, 100.0])
+    @pytest.mark.parametrize("key", [0, 70, 299])
+    def test_scales_without_words(self, odd, key, queries, rng):
+        """Blocks of others have them all the same."""
+        q, k, v = self.problem(rng, queries)
+        v_scale = np.full((1, 2, 300), 0.02, np.float32)
+        v_scale[..., key] = odd
+        options = {"k_scale": 0.02, "v_scale": v_scale}
+        cases.check(cases.run(ISA, q, k, v, **options), q, k, v, **options)
+
+    def test_scores_far_below(self, queries, rng):
+        """Where p times the scale has no word, but p has."""
+        q, k, v = self.problem(rng, queries)
+        k_scale = rng.uniform(0, 3, (1, 2, 300)).astype(np.float32)
+        options = {"k_scale": k_scale, "v_scale": 2.0**-30}
+        cases.check(cases.run(ISA, q, k, v, **options), q, k, v, **options)
+
+
 class TestErrorOnTheUnit:
     pytestmark = on_the_unit
 

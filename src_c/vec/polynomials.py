@@ -4,6 +4,7 @@ exp2: q with 2^r = 1 + r * q(r) on [-1/2, 1/2], least relative error.
       The same for one piece of bfloat16 (``mmla/matrix.inc``), and on [0, 1] for one and for more
       pieces (``pieces/probabilities.inc``).
 tanh: t with tanh(y) = y * (1 + z * t(z)), z = y^2, on |y| <= 5/8, least relative error.
+log2: q with log2(1 + t) = t * q(t) on [-1/4, 1/2], least error (``pieces/scaled.inc``).
 
 Run ``python src_c/vec/polynomials.py``; needs mpmath. ``tests/test_kernels.py`` checks the errors.
 """
@@ -71,6 +72,12 @@ def tanh_quotient(z):
     return (mpmath.tanh(y) / y - 1) / z
 
 
+def log2_quotient(t):
+    if abs(t) < mpmath.mpf(10) ** -20:
+        return 1 / mpmath.log(2)
+    return mpmath.log(1 + t, 2) / t
+
+
 def main():
     half = mpmath.mpf(1) / 2
     edge = mpmath.mpf(25) / 64
@@ -85,10 +92,12 @@ def main():
     for bits, degree in [(32, 4), (64, 11)]:
         coefficients, error = fit(tanh_quotient, mpmath.mpf(0), edge, degree, lambda z: z + 1e-9)
         show("tanh", bits, coefficients, error)
+    coefficients, error = fit(log2_quotient, -half / 2, half, 4, lambda t: abs(t) + 1e-9)
+    show("log2", 32, coefficients, error, "absolute")
 
 
-def show(name, bits, coefficients, error):
-    print(f"{name} {bits}: max relative error {mpmath.nstr(error, 3)}")
+def show(name, bits, coefficients, error, kind="relative"):
+    print(f"{name} {bits}: max {kind} error {mpmath.nstr(error, 3)}")
     for coefficient in coefficients:
         print("   ", mpmath.nstr(coefficient, 9 if bits == 32 else 17), ",")
 
