@@ -103,8 +103,10 @@ class BuildExt(build_ext):
                 jobs[path, bits] = (path, flags, [("FA_REAL_BITS", bits)])
         objects = self.compile_all(jobs)
         links = [*threads, *LINKED[kind], *OWN_SYMBOLS]
-        settings = self.note_settings([*objects.values(), *links])
+        version = self.distribution.get_version()
+        settings = self.note_settings([*objects.values(), *links, version])
         for extension in self.extensions:
+            extension.define_macros += [("FASTATTN_VERSION", f'"{version}"')]
             extension.extra_objects += [
                 objects[name] for name in NEEDED.get(extension.name, objects)
             ]

@@ -14,6 +14,7 @@ except ImportError as error:
         path=error.path,
     ) from error
 
+from fastattn._core import VERSION as __version__
 from fastattn.attention import (
     attention,
     attention_varlen,
@@ -67,8 +68,6 @@ def __getattr__(name):
     """Parts that not every program needs, imported when first used."""
     import importlib
 
-    if name == "__version__":
-        return importlib.import_module("fastattn.config").version()
     if name in ("KVCache", "PagedKVCache"):
         return getattr(importlib.import_module("fastattn.caches"), name)
     if name in _LAZY:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from fastattn._check import Problem, VarlenProblem
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+VERSION: str
 
 def in_default_environment(function: _Function) -> _Function: ...
 def attend_plain(

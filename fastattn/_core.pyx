@@ -37,7 +37,12 @@ cdef extern from "dispatch.h":
         pass
     const void *fa_kernels_for(const char *isa, fa_dtype dtype, const fa_unit **unit)
 
+cdef extern from *:
+    const char *FASTATTN_VERSION  # from pyproject.toml, by setup.py
+
 cnp.import_array()
+
+VERSION = FASTATTN_VERSION.decode()
 
 cdef dict DTYPES = {
     "float32": FA_FLOAT32, "float64": FA_FLOAT64, "bool": FA_BOOL, "float16": FA_FLOAT16,

@@ -3,7 +3,7 @@
 
 from threadpoolctl import LibController, register
 
-from fastattn import threads
+from fastattn import _core, threads
 
 EXTENSION = "_core."
 
@@ -32,9 +32,7 @@ class Controller(LibController):
 
     def get_version(self):
         """Return the version of the package."""
-        from fastattn.config import version
-
-        return version()
+        return _core.VERSION
 
 
 register(Controller)

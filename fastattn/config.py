@@ -25,7 +25,7 @@ def config():
     """
     missing = _core.isa_table()
     return {
-        "version": version(),
+        "version": _core.VERSION,
         "isa": isa(),
         "isas": {name: reason or "available" for name, reason in missing.items()},
         "cpu": _cpu(),
@@ -93,16 +93,6 @@ def get_pkgconfig_dir():
     str
     """
     return str(PACKAGE / "share" / "pkgconfig")
-
-
-def version():
-    """Version of the installed package; "unknown" in a source tree that is not installed."""
-    from importlib import metadata  # takes half as long as the rest of the package
-
-    try:
-        return metadata.version("fastattn")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _cpu():

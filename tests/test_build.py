@@ -15,6 +15,8 @@ from pathlib import Path
 import programs
 import pytest
 
+import fastattn
+
 setuptools = pytest.importorskip("setuptools")
 pytest.importorskip("setuptools.modified")  # of those that setup.py asks for, not of venv's
 CompileError = pytest.importorskip("setuptools.errors").CompileError
@@ -66,7 +68,7 @@ def tree(tmp_path, monkeypatch):
     return tree
 
 
-def command(monkeypatch):
+def command(monkeypatch, version="1"):
     """The command build_ext of setup.py."""
     arguments = {}
     with monkeypatch.context() as patch:
@@ -74,21 +76,21 @@ def command(monkeypatch):
         runpy.run_path("setup.py")
     for extension in arguments["ext_modules"]:
         extension.sources = [source.replace(".pyx", ".c") for source in extension.sources]
-    distribution = setuptools.Distribution({"name": "fastattn", "version": "1", **arguments})
+    distribution = setuptools.Distribution({"name": "fastattn", "version": version, **arguments})
     build_ext = distribution.get_command_obj("build_ext")
     build_ext.build_lib, build_ext.build_temp = "build/lib", "build/temp"
     build_ext.ensure_finalized()
     return build_ext
 
 
-def build(monkeypatch, **environment):
+def build(monkeypatch, version="1", **environment):
     """Build; the text of each file that was linked, and which files were compiled."""
     log = Path(os.environ["LOG"])
     log.unlink(missing_ok=True)
     with monkeypatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
-        command(monkeypatch).run()
+        command(monkeypatch, version).run()
     words = [line.split() for line in log.read_text().splitlines()]
     compiled = [line[line.index("-c") + 1] for line in words if "-c" in line]
     linked = {path.name.partition(".")[0]: path.read_text() for path in Path("build/lib").rglob("*")
@@ -110,6 +112,14 @@ def test_an_earlier_build_decides_nothing(tree, monkeypatch):
             assert sign not in other[name]
             assert sign in plain[name]
     assert build(monkeypatch)[0] == plain
+
+
+def test_the_version_is_that_of_the_project(tree, monkeypatch):
+    """Built in, so also of what is not installed; and a new one is built in."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert fastattn.__version__ == fastattn.config()["version"] == version
+    assert '-DFASTATTN_VERSION="1"' in build(monkeypatch)[0]["_core"]
+    assert '-DFASTATTN_VERSION="2"' in build(monkeypatch, "2")[0]["_core"]
 
 
 def test_a_library_in_the_source_is_not_shipped(tree, monkeypatch):

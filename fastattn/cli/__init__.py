@@ -22,15 +22,15 @@ bench and sentences through a real model, in under half a minute."""
 
 def parser():
     """Return the parser of the whole command line."""
+    from fastattn import __version__
     from fastattn.cli import bench, check, demo, info, profile, run
-    from fastattn.config import version
 
     top = argparse.ArgumentParser(
         prog="python -m fastattn",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=f"fastattn {version()}")
+    top.add_argument("--version", action="version", version=f"fastattn {__version__}")
     subparsers = top.add_subparsers(dest="command", metavar="{info,check,bench,profile,demo,run}")
     for module in (info, check, bench, profile, demo, run):
         module.add(subparsers)
