@@ -141,6 +141,15 @@ def test_only_what_was_edited_is_compiled(tree, monkeypatch):
     assert sorted(compiled) == ["fastattn/_core.c", "fastattn/_kernels.c", "src_c/schedule.c"]
 
 
+def test_nothing_for_debuggers_is_shipped(tree, monkeypatch):
+    linked, _ = build(monkeypatch, CFLAGS="-g")
+    lines = [line for text in linked.values() for line in text.splitlines() if " -c " in line]
+    for source in ("fastattn/_core.c", "src_c/dispatch.c"):
+        assert any(f" -c {source} " in line for line in lines)
+    for words in map(str.split, lines):
+        assert words.index("-g") < words.index("-g0")
+
+
 @pytest.mark.parametrize("flag", ["-ffast-math", "-Ofast", "-funsafe-math-optimizations"])
 def test_arithmetic_stays_exact(tree, monkeypatch, flag):
     """Neither our loops nor, in the whole process, denormals change with CFLAGS."""
