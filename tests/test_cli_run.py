@@ -253,6 +253,20 @@ def spoil_cut(folder):
     (folder / "k.npy").write_bytes(data[: len(data) // 2])
 
 
+def spoil_header(folder):
+    data = (folder / "k.npy").read_bytes()
+    (folder / "k.npy").write_bytes(data.replace(b"(2, 2,", b"((2, 2"))
+
+
+def spoil_sign(folder):
+    data = (folder / "k.npy").read_bytes()
+    (folder / "k.npy").write_bytes(data.replace(b"(2, 2,", b"(2,-2,"))
+
+
+def spoil_zip(folder):
+    (folder / "k.npy").write_bytes(b"PK\3\4 and no more")
+
+
 def spoil_objects(folder):
     np.save(folder / "k.npy", np.array([{}, []], object), allow_pickle=True)
 
@@ -276,6 +290,9 @@ def spoil_dtype(folder):
         (spoil_missing, "No such file"),
         (spoil_text, "k.npy: no readable .npy file"),
         (spoil_cut, "k.npy: no readable .npy file"),
+        (spoil_header, "k.npy: no readable .npy file"),
+        (spoil_sign, "k.npy: no readable .npy file"),
+        (spoil_zip, "k.npy: no readable .npy file"),
         (spoil_objects, "k.npy: no readable .npy file"),
         (spoil_archive, "an .npz archive"),
         (spoil_shape, "k: expected depth 16"),

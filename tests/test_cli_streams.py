@@ -109,6 +109,32 @@ def test_run_writes_to_a_pipe(arrays):
         np.testing.assert_array_equal(np.load(io.BytesIO(source.read())), expected)
 
 
+@pytest.mark.parametrize("name", ["out.npy", "link.npy"])
+def test_run_leaves_no_part_of_a_result(arrays, name, tmp_path, capsys):
+    """Of what does not fit; but names such as /dev/stdout, which are links, stay."""
+    resource = pytest.importorskip("resource")
+    (tmp_path / "link.npy").symlink_to(tmp_path / "linked.npy")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (150, limits[1]))
+    try:
+        assert cli.main([*arrays[0], "-o", str(tmp_path / name)]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert capsys.readouterr().err.endswith(f"{name}: File too large\n")
+    assert not (tmp_path / "out.npy").exists()
+    assert (tmp_path / "link.npy").is_symlink()
+
+
+def test_run_leaves_no_part_of_a_result_that_was_interrupted(arrays, tmp_path, monkeypatch):
+    def interrupted(file, array):
+        file.write(b"part")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "save", interrupted)
+    assert cli.main([*arrays[0], "-o", str(tmp_path / "out.npy")]) == 130
+    assert not (tmp_path / "out.npy").exists()
+
+
 @pytest.mark.parametrize("own", ["-o", "--lse"])
 def test_run_keeps_its_report_out_of_the_result(arrays, own, tmp_path, monkeypatch, capsys):
     command, expected = arrays

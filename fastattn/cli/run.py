@@ -2,10 +2,10 @@
 """``run``: attention of arrays in .npy files."""
 
 import contextlib
-import io
 import os
 import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -139,7 +139,9 @@ def _load(path, options):
     try:
         with file_errors(path):
             array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except UsageError:
+        raise
+    except Exception as error:  # what NumPy makes of damaged bytes may raise anything
         if str(error).endswith("'<f1'"):
             raise UsageError(
                 f"{path}: dtype <f1, as np.save writes float8_e5m2, which NumPy does not read: "
@@ -155,12 +157,12 @@ def _load(path, options):
         return array
     if array.dtype not in FORGOTTEN:
         raise UsageError(f"{path}: dtype {array.dtype}, expected numbers")
-    option, types = FORGOTTEN[array.dtype]
+    option, names = FORGOTTEN[array.dtype]
     dtype = options.dtype if option == "--dtype" else options.kv_dtype
     if dtype is None:
-        names = dtypes.listed(types)
         raise UsageError(
-            f"{path}: dtype {array.dtype}, as np.save writes {names}: expected {option} with it"
+            f"{path}: dtype {array.dtype}, as np.save writes {dtypes.listed(names)}: expected "
+            f"{option} with it"
         )
     with dtype_errors(dtype, option):
         return array.view(dtypes.named(dtype))
@@ -179,14 +181,17 @@ def _load_kv(path, options):
 
 
 def _save(path, array):
-    """Write a .npy file under exactly this name."""
-    with file_errors(path), path.open("wb") as file:
-        if file.seekable():
-            np.save(file, array)
-        else:  # of a pipe NumPy would ask the position
-            stored = io.BytesIO()
-            np.save(stored, array)
-            file.write(stored.getbuffer())
+    """Write a .npy file under exactly this name; where that ends early, leave no part of it."""
+    with file_errors(path):
+        try:
+            with path.open("wb") as file:
+                # Of a file NumPy would ask the position, which pipes have not, and not say why it
+                # could not write.
+                np.save(types.SimpleNamespace(write=file.write), array)
+        except BaseException:
+            if path.is_file() and not path.is_symlink():  # such as /dev/stdout
+                path.unlink()
+            raise
 
 
 def _is_stdout(path):
