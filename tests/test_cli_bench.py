@@ -87,7 +87,14 @@ def test_narrow_types_are_those_of_keys_and_values(dtype, capsys):
     assert f"1x4/2x1:16x8 {dtype}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("rows", ["3", "[3]", "[{}]", '[{"name": "a", "subject": "b"}]', '["a"]'])
+UNNAMED = '[{"name": 3, "subject": "us", "bound": null, "entries": {"us": {}}}]'
+
+
+@pytest.mark.parametrize(
+    "rows",
+    ["3", "[3]", "[{}]", '[{"name": "a", "subject": "b"}]', '["a"]', UNNAMED, "[" * 100_000],
+    ids=range(7),
+)
 def test_bench_compares_with_no_other_rows(rows, tmp_path, capsys):
     (tmp_path / "x.json").write_text(f'{{"machine": {{}}, "rows": {rows}}}')
     assert cli.main(["bench", "--compare", str(tmp_path / "x.json")]) == 2

@@ -200,16 +200,17 @@ def one_problem(text, dtype, causal):
 
 def _old(path, machine, chosen):
     """Return the rows of an earlier run on the same machine, of some of the same problems."""
-    from fastattn.measure import compare
+    from fastattn.measure import compare, table
 
     try:
         with file_errors(path):
             data = json.loads(path.read_text())
         rows, there = data["rows"], dict(data["machine"])
         compare.busy(rows, rows)
-        compare.changes(rows, rows)  # what cannot be compared must show before the measurements
+        # What cannot be compared must show before the measurements.
+        table.plain(*compare.cells(compare.changes(rows, rows)))
         known = compare.comparable(rows, chosen)
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise UsageError(f"{path}: no figures of `bench --json`") from None
     if reason := compare.settings_differ(there, machine):
         raise UsageError(f"--compare: the runs do not compare: {reason}")
