@@ -218,7 +218,8 @@ def test_random_strides_are_of_the_kind_that_is_drawn(kind, strides, rng, monkey
         np.testing.assert_array_equal(each, array)
 
 
-def test_plain_progress_bar_without_rich(monkeypatch, capsys):
+@pytest.mark.parametrize("columns", [80, 30])
+def test_plain_progress_bar_without_rich(columns, monkeypatch, capsys):
     real_import = builtins.__import__
 
     def no_rich(name, *rest):
@@ -227,6 +228,7 @@ def test_plain_progress_bar_without_rich(monkeypatch, capsys):
         return real_import(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", no_rich)
+    monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     now = itertools.chain([100.0, 101.0, 101.05, 104.0, 104.05])  # one of them too soon to draw
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
@@ -234,7 +236,7 @@ def test_plain_progress_bar_without_rich(monkeypatch, capsys):
         for fraction, text in (0.0, "begun"), (0.25, "soon"), (0.5, "half"), (1.0, "done"):
             update(fraction, text)
     drawn = [line.rstrip() for line in capsys.readouterr().err.split("\r")]
-    assert drawn == [
+    lines = [
         "",
         f"work [{' ' * 30}]   0%  begun",
         f"work [{'#' * 15}{' ' * 15}]  50% 4 s left half",
@@ -242,3 +244,4 @@ def test_plain_progress_bar_without_rich(monkeypatch, capsys):
         "",
         "",
     ]
+    assert drawn == [line[: columns - 1].rstrip() for line in lines]

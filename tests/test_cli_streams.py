@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fastattn import attention, cli
+from fastattn.measure import table
 
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
@@ -89,6 +90,19 @@ def test_readers_may_have_seen_enough(buffering, monkeypatch):
         pipe.close()
     assert code == 1
     assert sys.stderr.closed
+
+
+@pytest.mark.parametrize(("columns", "boxed"), [(80, True), (30, True), (29, False), (1, False)])
+def test_terminals_show_whole_cells(columns, boxed, monkeypatch, capsys):
+    """Rich would cut off what is wider, and take words in brackets for styles."""
+    pytest.importorskip("rich")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    cells = ["tiny 1x12", "1.23 ms", "[/b]"]
+    table.show(["problem", "time", "vs"], [cells])
+    shown = capsys.readouterr().out
+    assert ("│" in shown) is boxed
+    assert all(cell in shown for cell in cells)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ Neither appears unless that stream is a terminal.
 """
 
 import contextlib
+import shutil
 import sys
 import time
 
@@ -41,6 +42,7 @@ def bar(title):
 def _plain(title):
     begin = time.monotonic()
     drawn = 0.0
+    width = min(78, shutil.get_terminal_size().columns - 1)  # a longer line would stay where it is
 
     def update(fraction, text=""):
         nonlocal drawn
@@ -51,10 +53,10 @@ def _plain(title):
         left = f"{(now - begin) * (1 - fraction) / fraction:.0f} s left" if fraction else ""
         done = "#" * int(WIDTH * fraction)
         line = f"{title} [{done:<{WIDTH}}] {fraction:4.0%} {left} {text}"
-        sys.stderr.write(f"\r{line:<78.78}")
+        sys.stderr.write(f"\r{line:<{width}.{width}}")
         sys.stderr.flush()
 
     try:
         yield update
     finally:
-        sys.stderr.write(f"\r{'':78}\r")
+        sys.stderr.write(f"\r{'':{width}}\r")

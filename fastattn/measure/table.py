@@ -241,20 +241,23 @@ def markdown(headings, lines):
 
 
 def show(headings, lines, title=None):
-    """Print a table: with rich in a terminal, as aligned text otherwise."""
+    """Print a table: with rich in a terminal that is wide enough, as aligned text otherwise."""
     terminal = sys.stdout is not None and sys.stdout.isatty()  # None: the process began without it
-    if not terminal or importlib.util.find_spec("rich") is None:
-        print("\n".join([*([title] if title else []), plain(headings, lines)]))
-        return
-    from rich.console import Console
-    from rich.table import Table
+    if terminal and importlib.util.find_spec("rich") is not None:
+        from rich.console import Console
+        from rich.table import Table
 
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for index, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if index == 0 else "right", no_wrap=index == 0)
-    for line in lines:
-        table.add_row(*line)
-    Console().print(table)
+        table = Table(title=title, title_justify="left", title_style="bold")
+        for index, heading in enumerate(headings):
+            table.add_column(heading, justify="left" if index == 0 else "right", no_wrap=True)
+        for line in lines:
+            table.add_row(*line)
+        console = Console(markup=False, emoji=False)  # what libraries say may have brackets
+        unlimited = console.options.update(width=10**6)
+        if console.measure(table, options=unlimited).maximum <= console.width:
+            console.print(table)
+            return  # in a narrower one rich would cut figures off
+    print("\n".join([*([title] if title else []), plain(headings, lines)]))
 
 
 def as_json(rows):
