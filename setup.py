@@ -80,6 +80,11 @@ LIMITED_API = "0x030B0000"
 ABI3 = not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
+def is_set(name):
+    """Whether the environment asks for this; 0 does not."""
+    return os.environ.get(name, "0") not in ("", "0")
+
+
 class BuildExt(build_ext):
     """Compile src_c once and link it into the extensions and into a shared library."""
 
@@ -95,7 +100,7 @@ class BuildExt(build_ext):
         have = [(f"FA_HAVE_{name.upper()}", "1") for name in isas]
         have += [("FA_HAVE_THREADS", "1")] if threads else []
         # Timestamps for `python -m fastattn profile`.
-        have += [("FA_PROFILE", "1")] if os.environ.get("FASTATTN_PROFILE") else []
+        have += [("FA_PROFILE", "1")] if is_set("FASTATTN_PROFILE") else []
         flags = [*COMMON[kind], *threads]
         jobs = {path: (path, flags, have) for path in SOURCES}
         for name in isas:
@@ -161,7 +166,7 @@ class BuildExt(build_ext):
 
         With FASTATTN_REQUIRE_ISAS=1 it must be one of MACHINES, and know all of them.
         """
-        required = os.environ.get("FASTATTN_REQUIRE_ISAS")
+        required = is_set("FASTATTN_REQUIRE_ISAS")
         isas, machine = [], self.machine()
         if required and not machine:
             raise CompileError(f"FASTATTN_REQUIRE_ISAS: expected a compiler for {[*MACHINES]}")
@@ -190,7 +195,7 @@ class BuildExt(build_ext):
 
         FASTATTN_NO_THREADS=1 says no.
         """
-        if os.environ.get("FASTATTN_NO_THREADS"):
+        if is_set("FASTATTN_NO_THREADS"):
             return False
         return self.compiles(PROBE, ["-std=c11", "-pthread"], link=True)
 

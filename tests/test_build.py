@@ -112,6 +112,8 @@ def test_an_earlier_build_decides_nothing(tree, monkeypatch):
             assert sign not in other[name]
             assert sign in plain[name]
     assert build(monkeypatch)[0] == plain
+    unset = {"FASTATTN_PROFILE": "0", "FASTATTN_NO_THREADS": "0", "FASTATTN_REQUIRE_ISAS": "0"}
+    assert build(monkeypatch, **unset)[0] == plain
 
 
 def test_the_version_is_that_of_the_project(tree, monkeypatch):
