@@ -51,6 +51,25 @@ def test_damaged_arrays(mode, rng, tmp_path):
             fastattn.KVCache.load(tmp_path / opened, mode)
 
 
+@pytest.mark.parametrize("mode", [None, "r"])
+def test_any_damage(mode, rng, tmp_path):
+    """Found, or in what is not read: never an error that does not name the file."""
+    filled(rng, "dense").save(tmp_path / "cache")
+    data, found = (tmp_path / "cache").read_bytes(), 0
+    for _ in range(500):
+        damaged = bytearray(data)
+        for at in rng.integers(len(data), size=2):
+            damaged[at] = rng.integers(256)
+        begin, gone = rng.integers(len(data)), rng.integers(10)
+        del damaged[begin : begin + gone]
+        (tmp_path / "damaged").write_bytes(damaged)
+        try:
+            fastattn.KVCache.load(tmp_path / "damaged", mode)
+        except ValueError:
+            found += 1
+    assert found > 200
+
+
 @pytest.mark.parametrize("mode", [None, "r", "c"])
 def test_objects_of_python_are_not_read(mode, rng, tmp_path):
     """Mapped, the pickle of them would be pointers. One of eight names lies at an aligned place."""

@@ -6,6 +6,7 @@ files knows; the name of the type is an array beside them.
 """
 
 import contextlib
+import errno
 import io
 import os
 import secrets
@@ -164,7 +165,11 @@ def _undamaged(file):
     """Name the file that NumPy does not read in a ``with`` block; it would speak of pickles."""
     try:
         yield
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # of bytes that are others NumPy, zipfile and zlib make anything
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a place before the file
+            raise
         expected = "one that a cache or numpy.savez saved"
         raise ValueError(f"file: expected {expected}, got {str(file)!r}") from error
 
@@ -176,10 +181,10 @@ def _mapped(path, mode):
         for member in archive.infolist():
             if member.compress_type != zipfile.ZIP_STORED:
                 raise ValueError(f"mmap_mode: expected None for a compressed file, got {mode!r}")
-            file.seek(member.header_offset)
-            name_size, extra_size = struct.unpack("<26xHH", file.read(LOCAL_HEADER))
-            file.seek(name_size + extra_size, os.SEEK_CUR)
             with _undamaged(path):
+                file.seek(member.header_offset)
+                name_size, extra_size = struct.unpack("<26xHH", file.read(LOCAL_HEADER))
+                file.seek(name_size + extra_size, os.SEEK_CUR)
                 shape, fortran, dtype = _header(file)
             if 0 in shape or shape == ():
                 continue
