@@ -67,9 +67,20 @@ def test_statistics():
     assert timed.median == 3.0
     assert timed.quartiles == (2.0, 4.0)
     assert timed.outliers == 1
-    assert timed.noise == pytest.approx(1.57 * 2 / 5**0.5 / 3)
+    assert timed.noise == pytest.approx(3.64 * 2 / 5**0.5 / 3)
     assert timing.geomean([1.0, 4.0]) == pytest.approx(2.0)
     assert np.isnan(timing.geomean([]))
+
+
+@pytest.mark.parametrize("count", [5, 7, 12, 31, 301])
+@pytest.mark.parametrize("draw", ["normal", "exponential"])
+def test_noise_is_what_95_of_100_medians_keep_to(draw, count, rng):
+    """Of times that scatter to both sides, and of those that interruptions make longer."""
+    samples = 10 + getattr(rng, draw)(size=(2000, count))
+    true = 10 + {"normal": 0, "exponential": np.log(2)}[draw]
+    held = [abs(np.median(one) - true) <= timing.relative_noise(one) * np.median(one)
+            for one in samples]  # fmt: skip
+    assert (0.88 if count == 5 else 0.93) < np.mean(held) < 0.98
 
 
 def test_ratios_and_shares_are_those_within_the_rounds():
@@ -77,7 +88,7 @@ def test_ratios_and_shares_are_those_within_the_rounds():
     run = timing.Run({"fast": fast, "slow": slow}, {"m": np.array([10.0, 20.0, 20.0])})
     assert run.ratios("fast", "slow").tolist() == [2.0, 4.0, 3.0]
     assert run.ratio("fast", "slow") == 3.0
-    assert run.ratio_noise("fast", "slow") == pytest.approx(1.57 / 3**0.5 / 3)
+    assert run.ratio_noise("fast", "slow") == pytest.approx(1.82 * (8 / 3) / 3**0.5 / 3)
     assert run.share("fast", "m", work=20.0) == 1.0
     assert run.noise == fast.noise > slow.noise
 

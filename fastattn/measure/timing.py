@@ -113,10 +113,15 @@ def shares(seconds, rates, work=1.0):
 def relative_noise(samples):
     """Half width of the 95 % interval of the median of `samples`, relative to the median.
 
-    McGill, Tukey and Larsen, Variations of box plots (1978): 1.57 IQR / sqrt(n).
+    The median of many normal ones has a standard deviation of 0.93 IQR / sqrt(n) (McGill, Tukey and
+    Larsen, Variations of box plots, 1978), the interval 1.96 of these. (Their own 1.57 is for two
+    medians that may differ if such intervals do not overlap.) Of a few samples quartiles say less:
+    the last factor is fitted, so that also of 5 the interval holds the median 9 times of 10.
     """
     first, median, third = np.percentile(samples, [25, 50, 75])
-    return float(1.57 * (third - first) / np.sqrt(len(samples)) / median) if median else 0.0
+    count = len(samples)
+    half = 1.82 * (third - first) / np.sqrt(count) * (1 + 5 / count)
+    return float(half / median) if median else 0.0
 
 
 def cpu_seconds(text):
