@@ -182,14 +182,14 @@ class TestScalesOnTheUnit:
         allowed = 2.0**-7 * (weights @ sizes) + 2.0**-120
         assert (np.abs(out.astype(float) - expected) <= allowed).all()
 
-    @pytest.mark.parametrize("odd", [0.0, -0.02, 100.0])
+    @pytest.mark.parametrize("odd", [0.0, -0.02, 1e-29, 100.0])
     @pytest.mark.parametrize("key", [0, 70, 299])
-    def test_scales_without_words(self, odd, key, queries, rng):
+    @pytest.mark.parametrize("name", ["k_scale", "v_scale"])
+    def test_scales_without_words(self, name, odd, key, queries, rng):
         """Blocks of others have them all the same."""
         q, k, v = self.problem(rng, queries)
-        v_scale = np.full((1, 2, 300), 0.02, np.float32)
-        v_scale[..., key] = odd
-        options = {"k_scale": 0.02, "v_scale": v_scale}
+        options = {"k_scale": 0.02, "v_scale": 0.02, name: np.full((1, 2, 300), 0.02, "f4")}
+        options[name][..., key] = odd
         cases.check(cases.run(ISA, q, k, v, **options), q, k, v, **options)
 
     def test_scores_far_below(self, queries, rng):
