@@ -78,6 +78,21 @@ def test_the_least_words_stay_above_0():
     assert words[0] == 0 and (words < 2.0**-126).all()
 
 
+def test_logarithms_of_scales():
+    """log2_of_scale of scaled.inc on float32, at both sides of its mantissas' ends as well."""
+    text = (SOURCE.parent / "scaled.inc").read_text()
+    [numbers] = re.findall(r"LOG2\[5\] = {([^}]*)}", text)
+    coefficients = [np.float32(number.strip(" \nf")) for number in numbers.split(",")]
+    ends = np.float32([0.75, 1, 1.5])
+    x = np.concatenate([np.geomspace(2.0**-80, 2.0**6, 1 << 16).astype(np.float32), ends,
+                        *(np.nextafter(ends, np.float32(to)) for to in (0, 2))])  # fmt: skip
+    mantissa, exponent = np.frexp(x)  # from 1/2 to 1
+    low = mantissa < 0.75
+    t = np.where(low, 2 * mantissa, mantissa) - 1
+    found = exponent - low + t * np.polyval(coefficients[::-1], t)
+    assert np.abs(found - np.log2(x.astype(float))).max() <= 1.4e-5
+
+
 def problem(rng, keys=200, queries=40):
     """Scores are what the first feature of K says."""
     q = np.zeros((1, 1, queries, 64), np.float32)

@@ -6,7 +6,8 @@ exp2: q with 2^r = 1 + r * q(r) on [-1/2, 1/2], least relative error.
 tanh: t with tanh(y) = y * (1 + z * t(z)), z = y^2, on |y| <= 5/8, least relative error.
 log2: q with log2(1 + t) = t * q(t) on [-1/4, 1/2], least error (``pieces/scaled.inc``).
 
-Run ``python src_c/vec/polynomials.py``; needs mpmath. ``tests/test_kernels.py`` checks the errors.
+Run ``python src_c/vec/polynomials.py``; needs mpmath. ``tests/test_kernels.py`` checks the
+errors, ``tests/test_words.py`` that of log2.
 """
 
 import mpmath
