@@ -11,8 +11,9 @@ from fastattn.measure.problems import Problem
 
 TYPES = (("float32", ""), ("float16", ""), ("bfloat16", ""), ("bfloat16", "int8"))
 OPTIONS = ({"softcap": 30.0}, {"alibi": True}, {"mask": "random"}, {"mask": "float"})
-# Of the time without the option.
+# Of the time without the option; and of causal ALiBi where most keys are too far away to count.
 NO_LONGER = 1.15
+FAR_KEYS = 1.0
 
 
 def options(settings):
@@ -28,4 +29,10 @@ def options(settings):
                 Figure(f"{problem.name} / plain", time, at_most=NO_LONGER)
                 for problem, time in relative_times(base, others, settings).items()
             ]
+        far = settings.length(4096)
+        plain = Problem(Hq=suites.HEADS, Sq=far, Sk=far, D=64, causal=True)
+        alibi = dataclasses.replace(plain, name="", alibi=True)
+        base, other = (named(problem, *types) for problem in (plain, alibi))
+        [time] = relative_times(base, [other], settings).values()
+        figures.append(Figure(f"{other.name} / plain", time, at_most=FAR_KEYS))
     return figures, []

@@ -7,7 +7,7 @@ import numpy as np
 
 from fastattn import _kernels
 
-ELEMENTWISE = ("exp2", "tanh", "widen", "narrow", "read_loop")
+ELEMENTWISE = ("exp2", "tanh", "widen", "narrow", "greatest_square", "read_loop")
 PRODUCTS = {"update": 4, "scores": 2, "output": 2, "weigh": 2}  # operations per query, key, feature
 
 
@@ -36,6 +36,9 @@ def _elementwise(kernel, isa, dtype, vectors, repeats):
     stored = x.astype(np.float16) if x.itemsize == 4 else x.copy()
     function = {
         "widen": lambda: _kernels.widen(isa, dtype, storage, stored[None], repeats=repeats),
+        "greatest_square": lambda: _kernels.greatest_square(
+            isa, dtype, storage, stored[None], repeats=repeats
+        ),
         "narrow": lambda: _kernels.narrow(isa, storage, x, stored, repeats),
     }.get(kernel, lambda: _kernels.elementwise(kernel, isa, x, repeats))
     return function, x.size * repeats

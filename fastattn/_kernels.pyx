@@ -69,6 +69,7 @@ cdef extern from "kernels.h":
         void (*merge)(fa_tile *, const fa_tile *) noexcept nogil
         void (*widen)(fa_storage, const void *const *, int, int64_t, const float *, void *) noexcept nogil
         void (*narrow)(fa_storage, const void *, int64_t, void *) noexcept nogil
+        double (*greatest_square)(fa_storage, const void *const *, int, int64_t, const float *) noexcept nogil
         void (*update)(fa_tile *, const fa_block *) noexcept nogil
         void (*finish)(const fa_tile *, fa_storage, void *const *, int) noexcept nogil
         void (*weigh)(fa_tile *, const fa_block *, void *const *, int) noexcept nogil
@@ -96,14 +97,15 @@ cdef extern from "schedule.h":
         int rows, vectors
     fa_range fa_allowed(const fa_positions *, int64_t)
     fa_span fa_span_of(const fa_positions *, int64_t, int64_t)
+    void fa_span_limit(fa_span *, const fa_positions *, int64_t, int64_t, int64_t)
     fa_tiling fa_tile_up(int64_t, int, int, int64_t, int)
     fa_tile_rows fa_tile_at(const fa_tiling *, int64_t)
 
 
 STAGES = ("update", "scores", "modify", "softmax", "output")
 KERNELS = (
-    "pack", "begin", *STAGES, "merge", "finish", "weigh", "widen", "narrow", "exp2", "tanh",
-    "fma_loop", "read_loop",
+    "pack", "begin", *STAGES, "merge", "finish", "weigh", "widen", "narrow",
+    "greatest_square", "exp2", "tanh", "fma_loop", "read_loop",
 )
 STORAGES = {
     "real": FA_REAL, "float16": FA_HALF, "bfloat16": FA_BFLOAT, "int8": FA_CHAR,
@@ -305,45 +307,7 @@ cdef fill_modifiers(fa_modifiers *target, options, int width):
     return options["rows"]
 
 
-def elementwise(kernel, isa, x, int64_t repeats=1):
-    """exp2 or tanh of a contiguous array whose size is a multiple of the lanes."""
-    cdef const fa_kernels *kernels = find(isa, x.dtype)
-    cdef void (*function)(const void *, void *, int64_t) noexcept nogil
-    function = kernels.exp2 if kernel == "exp2" else kernels.tanh
-    y = np.empty_like(x)
-    cdef const void *source = <const void *><uintptr_t>address(x)
-    cdef void *target = <void *><uintptr_t>address(y)
-    cdef int64_t turn, size = x.size
-    with nogil:
-        for turn in range(repeats):
-            function(source, target, size)
-    return y
-
-
-def widen(isa, dtype, storage, stored, scales=None, int64_t repeats=1):
-    """Rows (count, columns) of `storage` (one of STORAGES) as `dtype`, times float32 scales."""
-    cdef const fa_kernels *kernels = find(isa, dtype)
-    cdef fa_storage kind = STORAGES[storage]
-    wide = np.empty(stored.shape, dtype)
-    rows = pointers(stored, len(stored), 0)
-    cdef const void *const *source = <const void *const *><uintptr_t>address(rows)
-    cdef void *target = <void *><uintptr_t>address(wide)
-    cdef const float *factors = <const float *><uintptr_t>address(scales)
-    cdef int64_t turn, count = len(stored), columns = stored.shape[1]
-    for turn in range(repeats):
-        kernels.widen(kind, source, count, columns, factors, target)
-    return wide
-
-
-def narrow(isa, storage, row, stored, int64_t repeats=1):
-    """Round a contiguous row into `stored`, a row of `storage`."""
-    cdef const fa_kernels *kernels = find(isa, row.dtype)
-    cdef fa_storage kind = STORAGES[storage]
-    cdef const void *source = <const void *><uintptr_t>address(row)
-    cdef void *target = <void *><uintptr_t>address(stored)
-    cdef int64_t turn, size = row.size
-    for turn in range(repeats):
-        kernels.narrow(kind, source, size, target)
+include "_kernels_rows.pxi"
 
 
 def matrix_pieces(isa):
@@ -369,10 +333,13 @@ def allowed(int64_t query, *, offset=0, begin=0, end=0, left=-1, right=-1):
     return result.begin, result.end
 
 
-def span(int64_t query_begin, int64_t query_end, *, offset=0, begin=0, end=0, left=-1, right=-1):
-    """schedule.h: the keys that any, and that all of these queries may see."""
+def span(int64_t query_begin, int64_t query_end, reach=None, *, offset=0, begin=0, end=0, left=-1,
+         right=-1):
+    """schedule.h: the keys that any, and that all of these queries may see, or those in reach."""
     cdef fa_positions positions = fa_positions(offset, begin, end, left, right)
     result = fa_span_of(&positions, query_begin, query_end)
+    if reach is not None:
+        fa_span_limit(&result, &positions, query_begin, query_end, reach)
     return result.begin, result.end, result.full_begin, result.full_end
 
 

@@ -61,7 +61,8 @@ def attention(
     softcap : float
         If > 0, ``s = softcap * tanh(s / softcap)`` (Gemma Team 2024, arXiv:2408.00118, section 2).
     alibi_slopes : array_like, (Hq,) or (B, Hq), optional
-        Adds ``-slope * abs(p - j)`` (Press et al. 2022, arXiv:2108.12409).
+        Adds ``-slope * abs(p - j)`` (Press et al. 2022, arXiv:2108.12409). Keys too far away to
+        count in the type of the result are skipped.
     sinks : array_like, (Hq,), optional
         Adds ``exp(sink)`` to the denominator (Xiao et al. 2023, arXiv:2309.17453, as learned
         logits); counted in lse.

@@ -14,6 +14,7 @@
 #include "numbers.h"
 #include "parallel.h"
 #include "profile.h"
+#include "reach.h"
 
 static void run_task(void *context, int64_t task, int64_t next, int thread)
 {
@@ -88,6 +89,14 @@ static void fill_map(void *context, int64_t index, int64_t next, int thread)
     FA_MARK(FA_STAGE_MAP);
 }
 
+static void fill_reach(void *context, int64_t index, int64_t next, int thread)
+{
+    (void)next, (void)thread;
+    FA_ENTER(thread);
+    fa_reach_fill(context, index);
+    FA_MARK(FA_STAGE_MAP);
+}
+
 static fa_status attend(const fa_args *args, int weights)
 {
     fa_plan plan;
@@ -96,6 +105,8 @@ static fa_status attend(const fa_args *args, int weights)
     if (status != FA_OK) return status;
     if (plan.map.states)
         fa_parallel_for(plan.map.maps * plan.map.tiles, plan.threads, fill_map, &plan);
+    if (plan.reach)
+        fa_parallel_for(plan.sequences * plan.args->kv_heads, plan.threads, fill_reach, &plan);
     fa_parallel_for(plan.tasks, plan.threads, run_task, &plan);
     if (plan.split) fa_parallel_for(plan.parts, plan.threads, merge_part, &plan);
     fa_plan_free(&plan);

@@ -8,6 +8,7 @@
 
 #include "dispatch.h"
 #include "numbers.h"
+#include "reach.h"
 #include "worker.h"
 
 int64_t fa_line(int64_t bytes) { return round_up(bytes, FA_LINE); }
@@ -284,11 +285,13 @@ static fa_status allocate(fa_plan *plan)
     plan->thread_bytes = fa_scratch_bytes(plan);
     const int64_t scratch_bytes = plan->thread_bytes * plan->threads;
     const int64_t state_bytes = plan->split ? end->first_state : 0;
-    plan->memory = malloc((size_t)(scratch_bytes + state_bytes + map_bytes + FA_LINE));
+    const int64_t rest_bytes = larger(map_bytes, fa_reach_bytes(plan)); /* there is one of both */
+    plan->memory = malloc((size_t)(scratch_bytes + state_bytes + rest_bytes + FA_LINE));
     if (!plan->memory) return FA_NO_MEMORY;
     plan->scratch = plan->memory + (FA_LINE - (uintptr_t)plan->memory % FA_LINE) % FA_LINE;
     plan->states = plan->scratch + scratch_bytes;
     if (map_bytes) plan->map.states = (uint8_t *)plan->states + state_bytes;
+    if (fa_reach_bytes(plan)) plan->reach = (int64_t *)(plan->states + state_bytes);
     fa_workers_reset(plan);
     return FA_OK;
 }

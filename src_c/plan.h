@@ -53,6 +53,7 @@ typedef struct {
     fa_blockmap map; /* states NULL: no explicit mask */
     fa_blockmap_plan map_plan;
     fa_tiling map_tiling;
+    int64_t *reach; /* [sequences][kv_heads], or NULL: all keys are in reach (reach.h) */
 
     char *memory;
     int64_t thread_bytes; /* scratch of a thread */

@@ -23,6 +23,21 @@ fa_span fa_span_of(const fa_positions *positions, int64_t query_begin, int64_t q
     return (fa_span){first.begin, last.end, last.begin, first.end};
 }
 
+/* Of the keys that a query sees, if there are any. */
+static int64_t nearest(const fa_positions *positions, int64_t query)
+{
+    const fa_range range = fa_allowed(positions, query);
+    return smaller(larger(query + positions->offset, range.begin), range.end - 1);
+}
+
+/* The nearest key rises with the query, too. */
+void fa_span_limit(fa_span *span, const fa_positions *positions, int64_t query_begin,
+                   int64_t query_end, int64_t reach)
+{
+    span->begin = larger(nearest(positions, query_begin) - reach, span->begin);
+    span->end = smaller(nearest(positions, query_end - 1) + reach + 1, span->end);
+}
+
 static int64_t tiles_of(int64_t rows, int lanes, int max_vectors)
 {
     return divide_up(divide_up(rows, lanes), max_vectors);

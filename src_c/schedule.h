@@ -25,6 +25,10 @@ typedef struct {
 
 fa_span fa_span_of(const fa_positions *positions, int64_t query_begin, int64_t query_end);
 
+/* Out with keys that for each of them are more than `reach` keys beyond the nearest one it sees. */
+void fa_span_limit(fa_span *span, const fa_positions *positions, int64_t query_begin,
+                   int64_t query_end, int64_t reach);
+
 /* Rows cut into tiles of at most max_vectors vectors, as even as possible (a tile of one vector
  * costs nearly as much as one of two). With group_rows > 0 no tile crosses a multiple of it. The
  * last `apart` rows, no more than a vector has, are a tile of their own. */

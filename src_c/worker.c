@@ -21,8 +21,12 @@ static void place_tile(fa_worker *worker, fa_worker_tile *tile, int64_t kv_head,
     tile->index = index;
     tile->rows = fa_tile_at(&sequence->tiling, index);
     const int64_t row_end = tile->rows.row_begin + tile->rows.rows;
-    tile->span = fa_span_of(&sequence->positions, fa_query_of(worker, tile->rows.row_begin),
-                            fa_query_of(worker, row_end - 1) + 1);
+    const int64_t query = fa_query_of(worker, tile->rows.row_begin);
+    const int64_t query_end = fa_query_of(worker, row_end - 1) + 1;
+    tile->span = fa_span_of(&sequence->positions, query, query_end);
+    if (plan->reach)
+        fa_span_limit(&tile->span, &sequence->positions, query, query_end,
+                      plan->reach[sequence->index * plan->args->kv_heads + kv_head]);
     own_memory(&tile->state, &tile->own[0]);
     for (int n = 0; n < FA_PASTS; ++n) own_memory(&tile->past[n], &tile->own[1 + n]);
     tile->state.vectors = tile->rows.vectors;

@@ -135,6 +135,26 @@ def check_widen(p, rng):
         np.testing.assert_array_equal(got, scaled)
 
 
+def check_greatest_square(p, rng):
+    """Of one row or of many, the greatest anywhere; what is not finite does not get lost."""
+    for storage, row in stored_rows(p, rng).items():
+        with np.errstate(invalid="ignore"):  # NaN that signal
+            numbers = row.astype(float)
+        size = np.abs(numbers)
+        rows = rng.choice(row[(size < 1e4) & ((size > 1e-4) | (size == 0))], (37, p.keys))
+        scales = rng.standard_normal(len(rows)).astype(np.float32)
+        for count in (1, len(rows)):
+            for factors in (None, scales[:count]):
+                size = 1 if factors is None else factors[:, None].astype(float)
+                expected = ((rows[:count].astype(float) * size) ** 2).sum(-1).max()
+                got = _kernels.greatest_square(p.isa, p.dtype, storage, rows[:count], factors)
+                assert abs(got - expected) <= (p.keys + 4) * UNIT[p.dtype] * expected
+        for value in numbers[~np.isfinite(numbers)][:3]:
+            spoiled = rows.copy()
+            spoiled[rng.integers(len(rows)), rng.integers(p.keys)] = value
+            assert _kernels.greatest_square(p.isa, p.dtype, storage, spoiled) == np.inf
+
+
 def check_narrow(p, rng):
     """To nearest even: on numbers, between them, in the middle, and where there is nothing."""
     for storage, row in stored_rows(p, rng).items():

@@ -43,6 +43,26 @@ def test_span(positions, first, count):
     assert set(range(full_begin, full_end)) == set.intersection(*sets)
 
 
+@settings(max_examples=500, deadline=None)
+@given(
+    positions=POSITIONS,
+    first=st.integers(0, 60),
+    count=st.integers(1, 20),
+    reach=st.integers(0, 30),
+)
+def test_reach(positions, first, count, reach):
+    """Nothing is left out that one query needs, and the first and the last key are needed."""
+    needed = set()
+    for query in range(first, first + count):
+        keys, p = seen(query, **positions), query + positions["offset"]
+        nearest = min((abs(p - j) for j in keys), default=0)
+        needed |= {j for j in keys if abs(p - j) <= nearest + reach}
+    begin, end, *_ = _kernels.span(first, first + count, reach, **positions)
+    assert needed <= set(range(begin, end))
+    if needed:
+        assert min(needed) == begin and max(needed) == end - 1
+
+
 def test_far_positions_do_not_overflow():
     assert _kernels.allowed(5, offset=2**53, begin=0, end=9, left=-1, right=2**54) == (0, 9)
     begin, end = _kernels.allowed(5, offset=-(2**53), begin=0, end=9, left=-1, right=0)
