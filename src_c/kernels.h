@@ -202,8 +202,8 @@ typedef struct fa_kernels {
                   const float *scales, void *to);
     /* One row, rounded to nearest even. */
     void (*narrow)(fa_storage storage, const void *from, int64_t count, void *to);
-    /* Of rows as `widen` takes them, times scales: the greatest sum of squares of one, or infinite
-     * where the sum of all has no finite number. */
+    /* Of rows as `widen` takes them, times scales: the greatest sum of squares of one; or infinite,
+     * where the sum over all of them is no finite number. */
     double (*greatest_square)(fa_storage storage, const void *const *rows, int count,
                               int64_t columns, const float *scales);
 

@@ -15,8 +15,8 @@ enum {
     LEAST_ROWS = 128, /* of queries: looking at K and V is little work beside theirs */
 };
 
-/* Of the greatest score, from its negative up: and what is rounded on the way, to 8 bits at worst.
- */
+/* From the negative of the greatest score up to it, and what is rounded on the way, to 8 bits at
+ * worst. */
 static const double ROUNDED = 2.05;
 
 /* In units of log2: so small are weights that the table takes for 0. */
@@ -79,6 +79,7 @@ static double norm_of_keys(const fa_plan *plan, const fa_rows *rows, const fa_ro
     return sqrt(greatest);
 }
 
+/* Of a kv head's K or V, and what scales it has. */
 static double norm_of(const fa_plan *plan, const fa_sequence *sequence, const fa_tensor *tensor,
                       const fa_tensor *scale, int64_t kv_head, int64_t columns, fa_span keys)
 {
