@@ -45,6 +45,13 @@ static double least_slope(const fa_plan *plan, int64_t sequence, int64_t kv_head
     return least;
 }
 
+/* Of rows whose squares have no greater sum than this one, to which those below the least normal
+ * number may have added nothing. */
+static double norm(const fa_plan *plan, double square, int64_t columns)
+{
+    return sqrt(square + (double)columns * exp2(1 - nothing(plan)));
+}
+
 /* The greatest norm of a row; infinite if some number is not finite. */
 static double norm_of_queries(const fa_plan *plan, const fa_sequence *sequence, int64_t kv_head)
 {
@@ -58,7 +65,7 @@ static double norm_of_queries(const fa_plan *plan, const fa_sequence *sequence, 
             plan->q_storage, (const void *const *)lot, count, plan->args->depth, NULL);
         if (square > greatest) greatest = square;
     }
-    return sqrt(greatest);
+    return norm(plan, greatest, plan->args->depth);
 }
 
 /* The same of K or V. */
@@ -76,7 +83,7 @@ static double norm_of_keys(const fa_plan *plan, const fa_rows *rows, const fa_ro
                                                              rows->columns, scales ? scale : NULL);
         if (square > greatest) greatest = square;
     }
-    return sqrt(greatest);
+    return norm(plan, greatest, rows->columns);
 }
 
 /* Of a kv head's K or V, and what scales it has. */

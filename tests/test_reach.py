@@ -73,6 +73,17 @@ def test_large_scores_reach_further(isa, size, cap, stored, rng):
     cases.check(cases.run(isa, q, k, v, **options), q, k, v, **options)
 
 
+@pytest.mark.parametrize("tiny, large", [(-80, 40), (40, -80)])
+def test_squares_below_all_numbers(isa, tiny, large, rng):
+    """Numbers whose squares are 0 in float32 make large scores with others, and a large scale."""
+    q, k, v = tensors(rng, "float32", 300, 900, 16)
+    q[:], k[:] = 2.0**tiny, -(2.0**large)
+    k[..., 180, :] *= -1
+    options = {"causal": True, "alibi_slopes": np.array([0.7, 0.9, 1.5, 3.0])}
+    options["scale"] = 200 / 16 / 2.0 ** (tiny + large)
+    cases.check(cases.run(isa, q, k, v, **options), q, k, v, **options)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("which", ["k", "v"])
 @pytest.mark.parametrize("cap", [0.0, 5.0])
