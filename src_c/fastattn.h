@@ -119,7 +119,8 @@ typedef struct {
 
 FA_API fa_status fa_attention(const fa_args *args);
 
-/* The whole table of attention weights; args->v is not read. */
+/* The whole table of attention weights, float64 for float64 and else float32, its keys next to each
+ * other; args->v is not read. */
 FA_API fa_status fa_attention_weights(const fa_args *args);
 
 /* Instruction sets, best last: name, or NULL past the end; why it cannot be used, or NULL. */

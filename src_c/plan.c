@@ -260,6 +260,13 @@ static int has_tensors(const fa_args *args, int weights)
     return args->q.data && args->out.data && keys;
 }
 
+/* Weights are written to whole rows, key after key. */
+static int rows_lie_whole(const fa_plan *plan)
+{
+    const fa_args *args = plan->args;
+    return !plan->weights || args->keys < 2 || args->out.column == plan->kernels->real_size;
+}
+
 /* ---- memory ---- */
 
 static fa_status allocate(fa_plan *plan)
@@ -317,7 +324,8 @@ fa_status fa_plan_make(fa_plan *plan, const fa_args *given, int weights)
     plan->value_depth = weights ? 0 : args->value_depth;
     plan->sequences = fa_sequence_count(args);
     if (plan->sequences == 0 || plan->group * args->queries == 0) return FA_OK; /* tasks = 0 */
-    if (!has_tensors(args, weights) || !valid_sequences(plan)) return FA_INVALID;
+    if (!has_tensors(args, weights) || !rows_lie_whole(plan) || !valid_sequences(plan))
+        return FA_INVALID;
     plan->page_shift = -1;
     for (int shift = 0; shift < 32; ++shift)
         if (args->page_keys == (int64_t)1 << shift) plan->page_shift = shift;

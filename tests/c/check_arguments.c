@@ -275,6 +275,9 @@ static void check_weights(void)
         check(fa_attention_weights(&args) == FA_OK, "weights without v");
         check(!memcmp(weights, expected, sizeof weights), "weights do not depend on v");
     }
+    args.out.column *= 2, memset(weights, 0xff, sizeof weights);
+    check(fa_attention_weights(&args) == FA_INVALID, "weights that lie apart");
+    check(isnan(weights[0]), "nothing is written of weights that lie apart");
 }
 
 /* ---- combinations that only C can ask for ---- */
