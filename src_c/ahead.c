@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * What is asked for long before it is needed, and comes from memory while a thread computes: for
- * each key at hand a later one (fa_rows_ahead), or one of the next block of all heads that take
- * turns, and where the task has none left, what the thread's next task begins with. Without that
- * its queries would come when they are packed, for which short tasks wait long.
+ * each key at hand a later one (sequence.rows_ahead), or one of the next block of all heads that
+ * take turns, and where the task has none left, what the thread's next task begins with. Without
+ * that its queries would come when they are packed, for which short tasks wait long.
  */
 #include <string.h>
 
@@ -91,7 +91,7 @@ void fa_worker_look_ahead(fa_worker *worker, int64_t count, int64_t following)
 {
     const void **v_rows = worker->plan->weights ? worker->k_rows : worker->v_rows;
     const int copied = worker->k_copied || worker->v_copied;
-    const int64_t ahead = fa_rows_ahead(worker->sequence.matrix), distance = copied ? count : ahead;
+    const int64_t ahead = worker->sequence.rows_ahead, distance = copied ? count : ahead;
     const int64_t left = larger(count + following - distance, 0), own = smaller(left, count);
     const int none = left == 0 && worker->next_task < 0; /* any rows, best those at hand */
     if (worker->plan->in_order && worker->share.heads > 1 && !copied && following >= count) {

@@ -97,12 +97,6 @@ void fa_set_rows(fa_rows *rows, const fa_plan *plan, const fa_tensor *tensor,
 
 int fa_element_bytes(const fa_plan *plan, fa_storage storage);
 
-/* Keys that K and V are asked for before they are needed. */
-FA_INLINE int fa_rows_ahead(const fa_matrix *matrix)
-{
-    return matrix ? matrix->rows_ahead : FA_ROWS_AHEAD;
-}
-
 /* Scratch is handed out in whole lines. */
 int64_t fa_line(int64_t bytes);
 

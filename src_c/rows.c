@@ -166,7 +166,7 @@ void fa_worker_bring(fa_worker *worker, const fa_rows *source, int64_t first, in
 {
     const int64_t row_bytes = source->columns * worker->plan->kernels->real_size;
     const int padded = count + FA_ROW_PADDING;
-    const int most = count + FA_KEY_PADDING + fa_rows_ahead(worker->sequence.matrix);
+    const int most = count + FA_KEY_PADDING + worker->sequence.rows_ahead;
     const int64_t next = smaller(end - first, most);
     fa_rows_point(source, first, next, rows);
     for (int64_t n = next; n < padded; ++n) rows[n] = rows[n - 1];

@@ -32,6 +32,7 @@ typedef struct {
     int thin; /* rows of its thin tiles, the last one may have fewer; 0: wide, but one apart */
     int key_block, chunk_blocks;
     int load_blocks;         /* whose rows are brought at a time: see fa_worker_load_end */
+    int rows_ahead;          /* keys that are asked for before they are needed */
     const fa_matrix *matrix; /* what its tiles are updated with; NULL: the table itself */
     int64_t chunks;
 } fa_sequence;
