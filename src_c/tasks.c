@@ -60,7 +60,7 @@ static int heads_lie_together(const fa_args *args)
 {
     const int64_t head = llabs(args->k.head), row = llabs(args->k.row);
     const int in_pages = args->block_table && args->page_keys < LONG_PAGE;
-    return args->kv_heads > 1 && head <= (in_pages ? args->page_keys * row : row);
+    return head <= (in_pages ? args->page_keys * row : row);
 }
 
 /* Whether all heads of a key come before the next key, and kernels gain by asking for them so. */
@@ -140,7 +140,6 @@ static int tiles_for(const fa_plan *plan, const struct sizes *of, const totals *
 {
     int64_t tiles = all->tiles / ((int64_t)plan->threads * of->per_thread);
     if (plan->threads == 1 || tiles > of->tiles) tiles = of->tiles;
-    if (tiles > all->most_tiles) tiles = all->most_tiles;
     if (tiles > of->bytes / tile_bytes(plan)) tiles = of->bytes / tile_bytes(plan);
     const int enough = all->most_chunks > 1 || all->tiles >= plan->threads * all->thin_tiles;
     const int64_t least = enough ? all->thin_tiles : 1;
