@@ -186,6 +186,23 @@ def test_threads(kind, queries, rng):
             np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.parametrize("which", ["k", "v"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_threads_and_numbers_that_pieces_do_not_carry(masked, which, rng):
+    """A block of the unit goes there or not as a whole, whatever of it a task or a tile sees."""
+    q, k, v = tensors(rng, KINDS[0], batch=1, queries=300, keys=1100)
+    {"k": k, "v": v}[which][..., [700, 1000], 5] = np.inf
+    options = {"attn_mask": np.ones((300, 1100), bool)} if masked else {}
+    options |= {"window_size": (9, 9), "q_offset": 700}
+    one, *others = (
+        cases.run(ISA, q, k, v, num_threads=threads, **options)[0].astype(np.float32)
+        for threads in (1, 2, 16)  # tasks of all tiles, of some, and of one
+    )
+    assert np.isfinite(one).any() and not np.isfinite(one).all()
+    for other in others:
+        np.testing.assert_array_equal(other, one)
+
+
 @pytest.mark.parametrize("kind", marked(KINDS))
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)
 @pytest.mark.parametrize("which", ["q", "k", "v"])
