@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Few queries, many keys: chunks of keys, split over threads, paged, packed."""
 
+import functools
+
 import cases
 import numpy as np
 import pages
@@ -8,7 +10,7 @@ import pytest
 from cases import run, starts_of
 
 import fastattn
-from fastattn import reference
+from fastattn import _kernels, reference
 
 OPTIONS = {
     "plain": {},
@@ -139,6 +141,28 @@ def test_equal_keys_and_values(isa, keys, queries, rng):
     v = np.repeat(v, keys, axis=2)
     k = np.zeros((1, 1, keys, 4), np.float32)
     cases.check(run(isa, q, k, v), q, k, v)
+
+
+def sum_of_eras(parts, first):
+    """Of chunks `first` and on, 32 to an era."""
+    cuts = range(32 - first % 32, len(parts), 32)
+    return sum(functools.reduce(np.add, era) for era in np.split(parts, cuts))
+
+
+@pytest.mark.parametrize("queries", [1, 40])
+@pytest.mark.parametrize("first", [0, 20, 32])
+def test_eras(isa, first, queries, rng):
+    """Counted from key 0 on and merged in order: seen where nothing is left but what is rounded."""
+    block = _kernels.tile(isa, "float32")["key_block"]
+    chunk = 512 // block * block
+    parts = cases.normal(rng, 70, 8)
+    parts[-1] -= sum_of_eras(parts, first)
+    q, k, v = np.zeros((3, 1, 1, (first + 70) * chunk, 8), np.float32)
+    v[0, 0, first * chunk :: chunk] = parts
+    expected = np.tile(sum_of_eras(parts, first) / np.float32(70 * chunk), (queries, 1))
+    for threads in (1, 3):
+        out, _ = run(isa, q[:, :, :queries], k, v, kv_starts=first * chunk, num_threads=threads)
+        np.testing.assert_allclose(out[0, 0], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("depth", [24, 200, 1000])  # three heads at a time, or two, then one
