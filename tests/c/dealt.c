@@ -30,11 +30,12 @@ enum {
     PAGE,
     CUTS,
     LAST,
+    MASK,
     NUMBERS
 };
 static const char *const NAMES[NUMBERS] = {
-    "batch",  "heads",  "group", "queries", "keys",     "depth", "threads", "inside",
-    "causal", "bfloat", "unit",  "weights", "in_order", "page",  "cuts",    "last"};
+    "batch",  "heads", "group",   "queries",  "keys", "depth", "threads", "inside", "causal",
+    "bfloat", "unit",  "weights", "in_order", "page", "cuts",  "last",    "mask"};
 enum { CALLS = 4000, MOST_BATCHES = 8, MOST_KEYS = 40000, LEAST_PAGE = 4 };
 enum { ALIKE, OF_LENGTHS, PACKED }; /* cuts */
 
@@ -62,6 +63,7 @@ static const fa_matrix wide[FA_SPLITS] = {{.pieces = 1,
                                            .max_vectors = 4,
                                            .key_block = 128,
                                            .min_rows = 16,
+                                           .min_key_numbers = 4096,
                                            .load_keys = 256,
                                            .rows_ahead = 64,
                                            .chunk_keys = 4096,
@@ -131,6 +133,8 @@ static fa_status plan_call(fa_plan *plan, const int64_t *call)
     for (int64_t n = 0; n <= last; ++n)
         ends[n] = call[LAST] ? n < last ? call[KEYS] : call[LAST] : draw((uint32_t)call[KEYS] + 1);
     if (call[CUTS] == OF_LENGTHS) a.kv_end = ends;
+    a.mask_dtype = FA_BOOL, a.mask.row = call[KEYS], a.mask.column = 1;
+    if (call[MASK]) a.mask.data = &number;
     unit.wide = call[UNIT] ? wide : NULL;
     kernels.heads_in_order = (int)call[IN_ORDER];
     return fa_plan_make(plan, &a, (int)call[WEIGHTS]);
@@ -217,6 +221,24 @@ static int in_order(const fa_plan *plan, const fa_share *before, const fa_share 
     return share->kv_head == before->kv_head ? after : share->kv_head > before->kv_head;
 }
 
+/* Under a mask: one map says which blocks of which tiles it leaves. */
+static int cut_alike(const fa_plan *plan)
+{
+    int alike = 1;
+    for (int64_t n = 0; plan->args->mask.data && n < plan->sequences; ++n) {
+        fa_sequence of;
+        fa_plan_sequence(plan, n, &of);
+        alike &= of.key_block == plan->map_plan.key_block;
+        alike &= of.tiling.tiles == plan->map_tiling.tiles;
+        for (int64_t tile = 0; alike && tile < of.tiling.tiles; ++tile) {
+            const fa_tile_rows a = fa_tile_at(&of.tiling, tile);
+            const fa_tile_rows b = fa_tile_at(&plan->map_tiling, tile);
+            alike &= a.row_begin == b.row_begin && a.rows == b.rows;
+        }
+    }
+    return alike;
+}
+
 static int check(const int64_t *call)
 {
     fa_plan plan;
@@ -224,7 +246,8 @@ static int check(const int64_t *call)
     fa_sequence of;
     fa_share before;
     count_chunks(&plan);
-    int right = plan.tasks >= plan.parts && plan.threads <= larger(plan.tasks, 1);
+    int right =
+        cut_alike(&plan) && plan.tasks >= plan.parts && plan.threads <= larger(plan.tasks, 1);
     for (int64_t task = 0; task < plan.tasks; ++task) {
         const fa_share share = fa_share_of_task(&plan, task, &of);
         right &= note(&plan, &share, &of, plan.split);
@@ -249,7 +272,7 @@ static void draw_call(int64_t *call)
     call[QUERIES] = 1 + draw((uint32_t)most[draw(4)]), call[KEYS] = draw((uint32_t)keys[draw(4)]);
     call[DEPTH] = draw(8) ? 32 : 2000, call[THREADS] = 1 + draw(draw(2) ? 4 : 64);
     call[CUTS] = draw(3), call[LAST] = 0, call[PAGE] = draw(4) ? 0 : LEAST_PAGE + draw(30);
-    if (call[CUTS] == PACKED) call[WEIGHTS] = 0;
+    if (call[CUTS] == PACKED) call[WEIGHTS] = call[MASK] = 0;
 }
 
 int main(int count, char **words)
