@@ -140,7 +140,7 @@ void fa_worker_next_chunk(fa_worker *worker, int64_t chunk)
             continue;
         }
         if (chunk <= tile->first_chunk) continue;
-        put_past(worker->plan->kernels, tile, larger(done, tile->first_chunk), chunk);
+        put_past(worker->plan->kernels, tile, done, chunk);
         worker->plan->kernels->begin(&tile->state, NULL);
     }
 }
