@@ -76,6 +76,23 @@ static void set_up_mask(problem *p, fa_dtype mask_dtype)
     if (mask_dtype == FA_BOOL) a->mask.row = p->keys, a->mask.column = 1;
 }
 
+/* All three are given, or only one is; sequences may lie far from each other. */
+static void set_up_positions(problem *p)
+{
+    enum { BEGIN = 1, END = 2, OFFSET = 4, ALL = 7 };
+    fa_args *a = &p->args;
+    const int given = draw(3) ? 1 << draw(3) : ALL;
+    a->kv_begin = given & BEGIN ? p->begin : NULL;
+    a->kv_end = given & END || a->block_table ? p->end : NULL;
+    a->q_offset = given & OFFSET ? p->offset : NULL;
+    for (int b = 0; b < 2; ++b) {
+        p->begin[b] = !a->kv_begin || !draw(3) ? 0 : draw((uint32_t)p->keys + 1);
+        p->end[b] = !a->kv_end || draw(2) ? p->keys : draw((uint32_t)p->keys + 1);
+        p->offset[b] = a->q_offset ? (int64_t)draw(80) - 40 : p->end[b] - p->queries;
+        if (a->q_offset && draw(2)) p->offset[b] += draw((uint32_t)p->keys);
+    }
+}
+
 static void set_up(problem *p, fa_dtype dtype, int is_long)
 {
     static const fa_dtype stored[] = {FA_INT8,    FA_FLOAT8_E4M3, FA_FLOAT8_E5M2,
@@ -105,12 +122,7 @@ static void set_up(problem *p, fa_dtype dtype, int is_long)
     a->scale = uniform(), a->softcap = draw(3) ? 0 : 1 + 4 * fabs(uniform());
     const int64_t left = (int64_t)draw(120) - 40, right = (int64_t)draw(120) - 40;
     a->causal = draw(2) == 0, a->left = left < 0 ? -1 : left, a->right = right < 0 ? -1 : right;
-    for (int b = 0; b < 2; ++b) {
-        p->begin[b] = draw(3) ? 0 : draw((uint32_t)p->keys + 1);
-        p->end[b] = draw(3) ? p->keys : draw((uint32_t)p->keys + 1);
-        p->offset[b] = (int64_t)draw(80) - 40;
-    }
-    a->kv_begin = p->begin, a->kv_end = p->end, a->q_offset = p->offset;
+    set_up_positions(p);
     for (int n = 0; n < 8; ++n) p->sinks[n] = uniform();
     for (int n = 0; n < 16; ++n) p->alibi[n] = uniform() * 0.2;
     a->sinks = draw(3) ? NULL : p->sinks;
