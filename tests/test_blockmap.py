@@ -8,6 +8,8 @@ import numpy as np
 import programs
 import pytest
 
+import fastattn
+
 BATCH, HEADS, QUERIES, KEYS = 2, 4, 150, 330
 N = 2**18  # many
 SHAPES = [
@@ -72,6 +74,50 @@ def test_whole_blocks_differ_along_an_axis(isa, shape, axis, kind, queries, rng)
     if kind == "float":
         mask = np.where(mask, np.float32(0), np.float32(-np.inf))
     cases.check(cases.run(isa, q, k, v, attn_mask=mask), q, k, v, attn_mask=mask)
+
+
+@pytest.mark.parametrize("step", [1, -1])
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("kind", ["bool", "float32", "float64", "float16", "bfloat16"])
+def test_one_element_of_a_block(kind, others, step):
+    """The first or the last one of a row, of a block and of all; the only value is that key's."""
+    dtype = np.dtype(np.float32) if kind == "bool" else cases.dtype_of(kind)
+    for row in (0, 63, 64, 69):
+        for key in (0, 63, 64, 127, 199):
+            q, k, v = (np.zeros((1, 1, rows, 4), dtype) for rows in (70, 200, 200))
+            v[..., key, :] = 1
+            mask = np.full((70, 200), others)
+            mask[row, key] = not others
+            if kind != "bool":
+                mask = np.where(mask, 0, -np.inf).astype(dtype)
+            out = fastattn.attention(q, k, v, attn_mask=mask[:, ::step].copy()[:, ::step])
+            seen = out.astype(np.float32).any(axis=(0, 1, 3))
+            np.testing.assert_array_equal(seen == others, np.arange(70) != row)
+
+
+@pytest.mark.parametrize(
+    "name, pattern, expected", [("float16", 0xFF80, np.nan), ("bfloat16", 0xFC00, 1.0)]
+)
+def test_what_is_infinite_in_the_other_type(isa, name, pattern, expected):
+    """NaN in float16, and in bfloat16 a number."""
+    q, k, v = np.ones((3, 1, 1, 70, 4), cases.dtype_of(name))
+    mask = np.full((70, 70), pattern, np.uint16).view(q.dtype)
+    out, _ = cases.run(isa, q, k, v, attn_mask=mask)
+    np.testing.assert_array_equal(out.astype(np.float32), np.full_like(out, expected, np.float32))
+
+
+@pytest.mark.parametrize("heads", [3, 5, 7])
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_heads_of_a_query_in_two_tiles(isa, kind, heads, rng):
+    """Which share a row of the mask: it is looked at for both tiles."""
+    q, k, v = cases.tensors(rng, np.float32, q_heads=heads, kv_heads=1, queries=40, depth=4)
+    for query in range(40):
+        mask = np.arange(40)[:, None] == query
+        mask = mask if kind == "bool" else np.where(mask, np.float32(0), np.float32(-np.inf))
+        out, _ = cases.run(isa, q, k[:, :, :1], v[:, :, :1], attn_mask=mask)
+        expected = np.zeros_like(out)
+        expected[:, :, query] = v[:, :, 0]
+        np.testing.assert_array_equal(out, expected)
 
 
 @pytest.mark.no_sanitizer  # it needs more memory than is allowed here
