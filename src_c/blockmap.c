@@ -113,7 +113,7 @@ void fa_blockmap_fill(const fa_blockmap_plan *plan, const fa_blockmap *map, int6
     /* Without a head axis the heads of a group share their query's row of the mask. */
     const int64_t step = args->mask.head ? 1 : plan->group;
     const int64_t first = rows.begin / step * step;
-    const int64_t end = map->uniform ? smaller(plan->group, rows.end) : rows.end;
+    const int64_t end = map->uniform ? plan->group : rows.end;
     uint8_t *states = map->states + index * map->blocks;
     memset(states, FA_BLOCK_SKIP, (size_t)map->blocks);
     if (seen.begin >= seen.end) return;
