@@ -34,14 +34,14 @@ int64_t fa_reach_bytes(const fa_plan *plan)
     return plan->sequences * args->kv_heads * (int64_t)sizeof *plan->reach;
 }
 
-/* The least slope of the heads of a group. */
+/* The least slope of the heads of a group, but of those that are no number. */
 static double least_slope(const fa_plan *plan, int64_t sequence, int64_t kv_head)
 {
     const double *slopes =
         plan->args->alibi + sequence * plan->args->q_heads + kv_head * plan->group;
     double least = slopes[0];
     for (int64_t head = 1; head < plan->group; ++head)
-        if (!(slopes[head] >= least)) least = slopes[head];
+        if (slopes[head] < least || isnan(least)) least = slopes[head];
     return least;
 }
 

@@ -356,6 +356,21 @@ static void check_oldest(void)
     args.size -= 1, refused(&args, "a size before it");
 }
 
+/* One that is no number says nothing of the keys that other heads of its group see. */
+static void check_slopes(void)
+{
+    enum { MANY = 400 };
+    static float zeros[3 * MANY], rising[MANY], means[3 * MANY];
+    fa_args args = arguments();
+    for (int n = 0; n < MANY; ++n) rising[n] = (float)n;
+    args.q_heads = 3, args.queries = args.keys = MANY, args.depth = args.value_depth = 1;
+    args.q = tensor(zeros, MANY, 1), args.k = args.v = tensor(rising, MANY, 1);
+    args.out = tensor(means, MANY, 1), args.lse = NULL;
+    args.alibi = (const double[]){0.05, NAN, 8}, args.causal = 1;
+    const int fine = fa_attention(&args) == FA_OK && isnan(means[2 * MANY - 1]);
+    check(fine && fabs(MANY - 1 - means[MANY - 1] - 1 / expm1(0.05)) < 1e-3, "a slope of NaN");
+}
+
 int main(void)
 {
     setbuf(stdout, NULL); /* what failed before a crash is seen */
@@ -379,6 +394,7 @@ int main(void)
     check_packs_alone();
     check_key_ranges();
     check_oldest();
+    check_slopes();
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }
