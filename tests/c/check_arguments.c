@@ -265,8 +265,7 @@ static void check_weights(void)
 {
     float expected[WEIGHTS];
     fa_args args = arguments();
-    args.out = tensor(weights, QUERIES, KEYS);
-    fa_attention_weights(&args);
+    args.out = tensor(weights, QUERIES, KEYS), fa_attention_weights(&args);
     memcpy(expected, weights, sizeof weights);
     args.v = (fa_tensor){0};
     for (int depth = 0; depth >= -DEPTH; depth -= DEPTH) { /* no value at all, or nonsense */
@@ -275,9 +274,10 @@ static void check_weights(void)
         check(fa_attention_weights(&args) == FA_OK, "weights without v");
         check(!memcmp(weights, expected, sizeof weights), "weights do not depend on v");
     }
-    args.out.column *= 2, memset(weights, 0xff, sizeof weights);
+    args.out.column *= 2, args.keys = 2, memset(weights, 0xff, sizeof weights);
     check(fa_attention_weights(&args) == FA_INVALID, "weights that lie apart");
     check(isnan(weights[0]), "nothing is written of weights that lie apart");
+    args.keys = 1, check(fa_attention_weights(&args) == FA_OK, "one weight lies apart from none");
 }
 
 /* ---- combinations that only C can ask for ---- */
