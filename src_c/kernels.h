@@ -176,6 +176,8 @@ typedef struct fa_kernels {
     int widest_thin; /* but one of more rows than that is slower than a vector of a wide one */
     /* Heads that take turns ask for keys of all of them, as they lie, not each for its own. */
     int heads_in_order;
+    /* One row asks for neighbours so far ahead, in bytes of K. */
+    int bytes_ahead;
     /* Wide tiles gain by copies of rows that push each other out of the first cache. */
     int copies_crowded;
     /* Of a thin tile of so many rows and what K and V are stored as: its `thin` and spread. */

@@ -8,9 +8,7 @@ enum {
     /* Under an explicit mask tiles and blocks never straddle so many rows and keys: masks that
        leave out whole blocks come in multiples of it. */
     MASK_BLOCK = 64,
-    /* One row that is not converted asks so far ahead, in bytes of K, but at least so many keys. */
-    BYTES_AHEAD = 10240,
-    LEAST_AHEAD = 8,
+    LEAST_AHEAD = 8, /* keys, however long they are */
 };
 
 int64_t fa_sequence_count(const fa_args *args)
@@ -69,17 +67,17 @@ static int rows_apart(const fa_kernels *kernels, const fa_sequence *sequence, in
     return rest <= kernels->lanes / 2 ? rest : 0;
 }
 
-/* One row that is not converted has soon done with a key. Where keys are neighbours, what it asks
- * for is best no farther than the machine itself reads ahead: 16 KB, which is a block, takes up to
- * a tenth longer (Zen 4). Keys that lie apart are for nobody else to ask for. */
+/* One row has soon done with a key. Where keys are neighbours, what it asks for is best as far
+ * ahead as the machine itself reads: 16 KB, which is a block of floats, takes AVX-512 up to a tenth
+ * longer than 10 KB, and 4 KB longer still (Zen 4). Keys that lie apart are for nobody else to ask
+ * for. */
 static int rows_ahead(const fa_args *args, const fa_kernels *kernels, const fa_sequence *sequence)
 {
-    const int64_t bytes = args->depth * kernels->real_size;
-    const int neighbours = !args->block_table && args->k.row == bytes;
-    const int single = sequence->thin == 1 && fa_storage_of(args->kv_dtype) == FA_REAL;
+    const int64_t bytes = args->depth * args->k.column;
+    const int neighbours = !args->block_table && args->k.row == bytes && bytes > 0;
     if (sequence->matrix) return sequence->matrix->rows_ahead;
-    if (!single || !neighbours) return FA_ROWS_AHEAD;
-    return (int)larger(smaller(BYTES_AHEAD / bytes, FA_ROWS_AHEAD), LEAST_AHEAD);
+    if (sequence->thin != 1 || !neighbours) return FA_ROWS_AHEAD;
+    return (int)larger(smaller(kernels->bytes_ahead / bytes, FA_MOST_AHEAD), LEAST_AHEAD);
 }
 
 /* Tiles, blocks and chunks. */

@@ -154,8 +154,7 @@ static int heads_for(const fa_plan *plan)
 {
     const fa_args *args = plan->args;
     const int64_t bytes = fa_element_bytes(plan, plan->kv_storage);
-    const int64_t rows = larger(plan->model.rows_ahead, FA_ROWS_AHEAD);
-    const int64_t numbers = rows * (args->depth + plan->value_depth);
+    const int64_t numbers = plan->model.rows_ahead * (args->depth + plan->value_depth);
     const int64_t most =
         plan->in_order ? LONG_RUN / (args->depth * bytes) : NEAR_BYTES / (numbers * bytes);
     int64_t heads = smaller(most, FA_MAX_TILES / plan->thin_tiles);
