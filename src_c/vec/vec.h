@@ -25,6 +25,7 @@
  *   v_stretch(n, p)                lane i is p[i / n]
  *   v_regroup(n, rows)             LANES / n vectors, transposed in groups of n: LANES or a half or
  *                                  a quarter of it (or 1)
+ *   v_swap(n, a)                   lane i is lane i ^ n of a, n a power of two below LANES
  *   v_zip(&a, &b)                  lanes of both by turns: their first halves in a, the rest in b
  *   v_sum_groups(n, rows)          of n vectors: lanes r * n ... r * n + n - 1 of rows[k] added up
  *                                  are lane k * LANES / n + r; rows are used up

@@ -41,6 +41,17 @@ FA_INLINE int v_any(vmask mask) { return V(movemask)(mask) != 0; }
 FA_INLINE int v_all(vmask mask) { return V(movemask)(mask) == (1 << LANES) - 1; }
 
 #define HAS_LIMIT 0
+FA_INLINE vec v_swap(const int n, vec a)
+{
+    if (n == LANES / 2) return V(permute2f128)(a, a, 1);
+#if FA_REAL_BITS == 32
+    if (n == 2) return V(shuffle)(a, a, 0x4e);
+    return V(shuffle)(a, a, 0xb1);
+#else
+    return V(shuffle)(a, a, 5);
+#endif
+}
+
 FA_INLINE void v_zip(vec *a, vec *b)
 {
     const vec low = V(unpacklo)(*a, *b), high = V(unpackhi)(*a, *b);

@@ -94,6 +94,14 @@ FA_INLINE vec v_pow2(vec x, vec *n)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(biased), MANTISSA_BITS));
 }
 
+FA_INLINE vec v_swap(const int n, vec a)
+{
+    return n == 8   ? QUARTERS(a, a, 0x4e)
+           : n == 4 ? QUARTERS(a, a, 0xb1)
+           : n == 2 ? _mm512_shuffle_ps(a, a, 0x4e)
+                    : _mm512_shuffle_ps(a, a, 0xb1);
+}
+
 FA_INLINE void v_zip(vec *a, vec *b)
 {
     const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
@@ -201,6 +209,14 @@ FA_INLINE vec v_pow2(vec x, vec *n)
     vec biased = v_add(x, v_splat(POW2_MAGIC));
     *n = v_sub(biased, v_splat(POW2_MAGIC));
     return _mm512_castsi512_pd(_mm512_slli_epi64(_mm512_castpd_si512(biased), MANTISSA_BITS));
+}
+
+FA_INLINE vec v_swap(const int n, vec a)
+{
+    const __m512 pairs = _mm512_castpd_ps(a);
+    return n == 4   ? QUARTERS(a, a, 0x4e)
+           : n == 2 ? QUARTERS(a, a, 0xb1)
+                    : _mm512_castps_pd(_mm512_shuffle_ps(pairs, pairs, 0x4e));
 }
 
 FA_INLINE void v_zip(vec *a, vec *b)

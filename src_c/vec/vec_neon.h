@@ -49,6 +49,15 @@ FA_INLINE vec v_max(vec a, vec b) { return v_select(v_gt(a, b), a, b); }
 FA_INLINE vec v_min(vec a, vec b) { return v_select(v_gt(b, a), a, b); }
 
 #define HAS_LIMIT 0
+FA_INLINE vec v_swap(const int n, vec a)
+{
+#if FA_REAL_BITS == 32
+    if (n == 1) return vrev64q_f32(a);
+#endif
+    (void)n;
+    return V(vext)(a, a, LANES / 2);
+}
+
 FA_INLINE void v_zip(vec *a, vec *b)
 {
     const vec x = *a;

@@ -63,6 +63,7 @@ FA_INLINE vec v_pow2(vec x, vec *n)
 }
 
 #define HAS_LIMIT 0
+FA_INLINE vec v_swap(int n, vec a) { return (void)n, a; }
 FA_INLINE void v_zip(vec *a, vec *b) { (void)a, (void)b; }
 FA_INLINE void v_transpose(vec rows[LANES]) { (void)rows; }
 FA_INLINE vec v_repeat(int n, const real *p) { return p[n - 1]; }
