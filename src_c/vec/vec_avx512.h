@@ -313,8 +313,11 @@ FA_INLINE vec v_pair_halves(vec a, vec b)
 
 FA_INLINE vec v_from_bfloat(const void *p)
 {
-    const __m512i bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+    const __m512i upper =
+        _mm512_setr_epi32(0, 1 << 16, 2 << 16, 3 << 16, 4 << 16, 5 << 16, 6 << 16, 7 << 16, 8 << 16,
+                          9 << 16, 10 << 16, 11 << 16, 12 << 16, 13 << 16, 14 << 16, 15 << 16);
+    const __m512i bits = _mm512_castsi256_si512(_mm256_loadu_si256(p));
+    return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, upper, bits));
 }
 
 /* Rounded, in the upper halves. */

@@ -58,6 +58,8 @@
 #define _mm512_cvtss_f32(a) (simde__m512_to_private(a).f32[0])
 #define _mm512_cvtps_epi32 round_i32
 #define _mm512_maskz_loadu_epi16 load_u16
+#define _mm512_maskz_permutexvar_epi16(mask, order, x)                                             \
+    simde_mm512_maskz_mov_epi16(mask, simde_mm512_permutexvar_epi16(order, x))
 #define _mm256_maskz_loadu_epi8 load_u8_half
 #define _mm512_maskz_loadu_epi8 load_u8
 #define _mm512_mask_storeu_epi8 store_u8
