@@ -73,6 +73,34 @@ def test_all_options_at_once(isa, stored, queries, rng):
         cases.check(got, q, k, v, **given)
 
 
+@pytest.mark.parametrize("stored", ["float32", "float64", "float16", "bfloat16", "int8"])
+def test_one_row_of_every_depth(isa, stored, rng):
+    """In one piece or more, whose last one may share features with the one before."""
+    scales = {"k_scale": 0.02, "v_scale": 0.03} if stored == "int8" else {}
+    for depth in range(1, 150):
+        q, k, v = cases.tensors(
+            rng,
+            "float32" if scales else cases.dtype_of(stored),
+            batch=1, q_heads=1, kv_heads=1, queries=1, keys=21, depth=depth, dv=150 - depth,
+        )  # fmt: skip
+        if scales:
+            k, v = (np.round(x * 40).clip(-128, 127).astype(np.int8) for x in (k, v))
+        cases.check(run(isa, q, k, v, **scales), q, k, v, **scales)
+
+
+@pytest.mark.parametrize("stored", ["float32", "float64", "float16", "bfloat16"])
+def test_one_row_and_an_infinity_of_any_feature(isa, stored, rng):
+    """A key that is infinitely far away counts as if it were not there."""
+    q, k, v = cases.tensors(
+        rng, cases.dtype_of(stored), batch=1, q_heads=1, kv_heads=1, queries=1, keys=19, depth=40
+    )
+    without = [np.delete(x, 7, axis=2) for x in (k, v)]
+    for d in range(40):
+        far = k.copy()
+        far[0, 0, 7, d] = -np.inf * np.sign(q[0, 0, 0, d])
+        cases.check(run(isa, q, far, v), q, *without)
+
+
 @pytest.mark.parametrize("group", range(1, 17))
 def test_grouped_heads_match_the_oracle(isa, group, rng):
     q, k, v = cases.tensors(

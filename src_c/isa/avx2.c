@@ -10,7 +10,7 @@ enum { MAX_VECTORS = 3, MAX_TILE_KEYS = 8, MAX_TILE_FEATURES = 8, KEY_BLOCK = 96
 enum { MAX_THIN_ROWS = LANES, THIN_SUMS = 12, THIN_FACTORS = 16 };
 enum { APART = 2, APART_CONVERTED = 8, APART_FLOAT8 = 6 };
 enum { NEAR_GROUPS = 1, DENSE_SCORES = 2, HEADS_IN_ORDER = 1, COPIES_CROWDED = 1 };
-enum { SINGLE_FLOATS = 0, BYTES_AHEAD = 16384 };
+enum { SINGLE_FLOATS = 0, SHORT_ROWS = 0, BYTES_AHEAD = 16384 };
 /* 12 of three groups would leave registers for their queries and a key only, and GCC 12 keeps one
  * in memory: then each product waits for it. */
 #define THIN_SUMS_OF_THREE 9
