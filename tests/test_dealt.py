@@ -10,7 +10,7 @@ from programs import COMPILER
 
 ROOT = Path(__file__).parent.parent
 # What runs tasks, and what knows the machine.
-OTHERS = {"attention", "cpu", "dispatch", "parallel", "profile", "xla_attention"}
+OTHERS = {"cpu", "dispatch", "parallel", "profile", "xla_attention"}
 SOURCES = [path for path in (ROOT / "src_c").glob("*.c") if path.stem not in OTHERS]
 pytestmark = [
     pytest.mark.forces_isa,
@@ -51,6 +51,9 @@ PLANS = {
     "some tiles": ("queries=1000 keys=1000 heads=5", (4, 3, 1, 0, 70)),
     "one thread": ("queries=4000 keys=4000 threads=1", (1, 12, 1, 0, 14)),
     "second-level cache": ("queries=4000 keys=4000 depth=512 threads=1", (1, 5, 1, 0, 34)),
+    # Up to half a vector of rows is a tile of its own.
+    "rows apart": ("queries=20 keys=500 heads=8", (4, 1, 1, 0, 16)),
+    "no rows apart": ("queries=21 keys=500 heads=8", (4, 1, 1, 0, 8)),
     "one tile is larger": ("queries=4000 keys=4000 depth=8000 threads=1", (1, 1, 1, 0, 167)),
     # Where keys are packed or widened 4 tasks for each thread, that end together.
     "widened": ("queries=1000 keys=400 heads=3 bfloat=1", (4, 7, 1, 0, 18)),
@@ -106,9 +109,10 @@ PLANS = {
 
 
 def ask(dealt, call):
-    """Return the numbers, and the words behind them."""
-    *numbers, words = subprocess.check_output([dealt, *call.split()], text=True)[:-1].split(" ", 5)
-    return tuple(map(int, numbers)), words
+    """Return the numbers, the words behind them, and how many rows come unasked."""
+    planned, *unasked = subprocess.check_output([dealt, *call.split()], text=True).splitlines()
+    *numbers, words = planned.split(" ", 5)
+    return tuple(map(int, numbers)), words, tuple(map(int, "".join(unasked).split()))
 
 
 @pytest.mark.parametrize("call, planned", PLANS.values(), ids=PLANS)
@@ -131,3 +135,56 @@ def test_plan(dealt, call, planned):
 def test_what_is_asked_for_ahead(dealt, call, words):
     """More than 256 KB, and of heads that lie together key by key, not head by head."""
     assert ask(dealt, call)[1] == words
+
+
+# Rows of q, k, v and out that kernels use before any has asked for them, where keys of 256 bytes
+# are asked for 40 keys ahead if they are neighbours, else 64; and what is asked for in vain. Only
+# the first task's first rows come unasked, and what there is no room for: a task's last keys ask
+# for the next one's queries, and then for its keys.
+UNASKED = {
+    "one row": ("queries=1 keys=500 heads=8 threads=1", (1, 40 + 7, 40, 8, 0)),
+    "chunks": ("queries=1 keys=3000 heads=2 threads=4", (1, 40 + 11, 40, 2, 0)),
+    # However long keys are, and however short.
+    "deep": ("queries=1 keys=50 heads=8 threads=1 depth=1000", (1, 8 + 7, 8, 8, 0)),
+    "shallow": ("queries=1 keys=5000 heads=8 threads=1 depth=16", (1, 128 + 7, 128, 8, 0)),
+    "window": ("queries=1 keys=704 heads=2 threads=1 window=128", (1, 40 + 1, 40, 2, 0)),
+    "few keys": ("queries=1 keys=20 heads=8 batch=4 threads=1", (1, 20 + 31, 20, 32, 0)),
+    "lengths": (
+        "queries=1 keys=450 heads=30 batch=2 threads=1 cuts=1 last=10",
+        (1, 40 + 29 + 29, 40, 60, 0),
+    ),
+    "rows": ("queries=3 keys=500 heads=8 threads=1", (3, 64 + 7 * 3, 64, 24, 0)),
+    "a group": ("queries=1 keys=500 heads=8 group=3 threads=1", (3, 64 + 7 * 3, 64, 24, 0)),
+    # Of 8 heads that take turns. Their last blocks have 52 keys.
+    "heads": (
+        "queries=1 keys=500 heads=16 batch=2 threads=1 inside=1",
+        (8, 8 * 64 + 24 * 13, 8 * 64 + 24 * 12, 32, 0),
+    ),
+    "heads in order": (
+        "queries=1 keys=512 heads=16 batch=2 threads=1 inside=1 in_order=1",
+        (16, 16 * 64 + 16, 16 * 64, 32, 0),
+    ),
+    "rows of heads": (
+        "queries=3 keys=500 heads=15 batch=2 threads=1 inside=1 in_order=1",
+        (45, 15 * 64 + 15 * 15, 15 * 64 + 15 * 12, 90, 0),
+    ),
+    # Wide tiles ask for each other's queries, and for their output. Their loads are of 64 keys.
+    "tile": ("queries=24 keys=460 heads=8", (24, 64 + 7 * 36, 64 + 7 * 12, 0, 0)),
+    "copies": ("queries=24 keys=500 heads=8 bfloat=1", (24, 64 + 7 * 36, 64 + 7 * 12, 0, 0)),
+    "some rows": (
+        "queries=17 keys=70 batch=4 heads=3 threads=1",
+        (17, 64 + 11 * 23, 64 + 11 * 6, 0, 0),
+    ),
+    "tiles": ("queries=700 keys=700 heads=2 threads=1", (24, 2 * 64, 2 * 64, 0, 0)),
+    # On the diagonal no tile comes to the end of a block, nor to what is asked for there.
+    "causal": ("queries=700 keys=700 heads=2 threads=1 causal=1", (152, 2 * 64, 2 * 64, 0, 0)),
+    "packs": (
+        "queries=50 keys=450 batch=4 cuts=2 last=10 heads=3 threads=1",
+        (13, 341, 214, 30, 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("call, unasked", UNASKED.values(), ids=UNASKED)
+def test_what_comes_unasked(dealt, call, unasked):
+    assert ask(dealt, call)[2] == unasked

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * How calls are dealt to threads, with kernels that only have sizes: the same on every machine, and
- * nothing is computed. Of arguments like keys=512 prints what is planned for that call; without any
- * deals out calls at random, and sees whether all of each is dealt once, the longest tasks first.
+ * nothing is computed. Of arguments like keys=512 prints what is planned for that call, and how
+ * many rows come unasked where one thread makes it; without any deals out calls at random, and sees
+ * whether all of each is dealt once, the longest tasks first.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include "parallel.h"
 #include "plan.h"
 #include "tensors.h"
+#include "worker.h"
 
 enum {
     BATCH,
@@ -31,11 +33,12 @@ enum {
     CUTS,
     LAST,
     MASK,
+    WINDOW,
     NUMBERS
 };
 static const char *const NAMES[NUMBERS] = {
     "batch",  "heads", "group",   "queries",  "keys", "depth", "threads", "inside", "causal",
-    "bfloat", "unit",  "weights", "in_order", "page", "cuts",  "last",    "mask"};
+    "bfloat", "unit",  "weights", "in_order", "page", "cuts",  "last",    "mask",   "window"};
 enum { CALLS = 4000, MOST_BATCHES = 8, MOST_KEYS = 40000, LEAST_PAGE = 4 };
 enum { ALIKE, OF_LENGTHS, PACKED }; /* cuts */
 
@@ -48,6 +51,71 @@ static int arrange(int rows, fa_storage storage, int *spread)
     return rows;
 }
 
+/* Rows of a call that kernels ask for, and use. They are at addresses of no memory. */
+enum { Q, K, V, OUT, TENSORS, APART = 1 << 30, MOST_ROWS = 1 << 16, ASKED = 1, USED };
+static uint8_t known[TENSORS * MOST_ROWS];
+static int64_t row_bytes, rows_of[TENSORS], unasked[TENSORS], vain;
+
+/* What is known of it, or NULL: it is none of the rows. */
+static uint8_t *row_at(const void *address)
+{
+    const int64_t tensor = (intptr_t)address / APART - 1;
+    const int64_t row = (intptr_t)address % APART / row_bytes;
+    if (tensor >= 0 && tensor < TENSORS && row < rows_of[tensor])
+        return &known[tensor * MOST_ROWS + row];
+    vain += tensor <= TENSORS; /* or else it is a copy */
+    return NULL;
+}
+
+static void ask(const void *address)
+{
+    uint8_t *row = row_at(address);
+    if (row) *row |= ASKED;
+}
+
+static void use(const void *address)
+{
+    uint8_t *row = row_at(address);
+    if (row && !*row) ++unasked[(row - known) / MOST_ROWS];
+    if (row) *row = USED;
+}
+
+static void pack(fa_tile *tile, fa_storage storage, const void *const *rows, int count,
+                 double factor)
+{
+    (void)tile, (void)storage, (void)factor;
+    for (int n = 0; n < count; ++n) use(rows[n]);
+}
+
+static void widen(fa_storage storage, const void *const *rows, int count, int64_t columns,
+                  const float *scales, void *to)
+{
+    (void)storage, (void)columns, (void)scales, (void)to;
+    for (int n = 0; n < count; ++n) use(rows[n]);
+}
+
+static void update(fa_tile *tile, const fa_block *block)
+{
+    (void)tile;
+    for (int n = 0; n < block->keys; ++n) {
+        use(block->k[n]), use(block->v[n]);
+        ask(block->k_ahead[n]), ask(block->v_ahead[n]);
+        if (block->soon) ask(block->soon[n]);
+    }
+    for (int n = block->keys; n < block->keys + FA_KEY_PADDING; ++n)
+        row_at(block->k_ahead[n]), row_at(block->v_ahead[n]);
+}
+
+static void finish(const fa_tile *tile, fa_storage storage, void *const *rows, int count)
+{
+    (void)tile, (void)storage;
+    for (int n = 0; n < count; ++n) use(rows[n]);
+}
+
+static void begin(fa_tile *tile, const void *sinks) { (void)sinks, tile->fresh = 1; }
+
+static void merge(fa_tile *into, const fa_tile *from) { (void)into, (void)from; }
+
 static int64_t panel_bytes(int64_t rows, int64_t depth) { return rows * round_up(depth, 32) * 2; }
 
 static const int THIN_ROWS[FA_STORAGES] = {12, 12, 12, 12, 12, 12};
@@ -58,7 +126,14 @@ static fa_kernels kernels = {.real_size = 4,
                              .thin_rows = 4,
                              .most_thin_rows = THIN_ROWS,
                              .widest_thin = 4,
-                             .arrange = arrange};
+                             .bytes_ahead = 10 * 1024,
+                             .arrange = arrange,
+                             .pack = pack,
+                             .widen = widen,
+                             .begin = begin,
+                             .update = update,
+                             .merge = merge,
+                             .finish = finish};
 static const fa_matrix wide[FA_SPLITS] = {{.pieces = 1,
                                            .max_vectors = 4,
                                            .key_block = 128,
@@ -79,15 +154,23 @@ const fa_kernels *fa_kernels_for(const char *isa, fa_dtype dtype, const fa_unit 
 
 int fa_threads_for(int wanted) { return wanted; }
 
+void fa_parallel_for(int64_t tasks, int threads, fa_task *run, void *context)
+{
+    (void)threads;
+    for (int64_t n = 0; n < tasks; ++n) run(context, n, n + 1 < tasks ? n + 1 : -1, 0);
+}
+
 /* ---- calls ---- */
 
 static int64_t number, cuts[2][MOST_BATCHES + 1], ends[MOST_BATCHES];
 static int32_t table[MOST_BATCHES * MOST_KEYS / LEAST_PAGE];
 
-static fa_tensor tensor_of(const int64_t *call, int64_t heads, int64_t rows)
+static fa_tensor tensor_of(const int64_t *call, int tensor, int64_t heads, int64_t rows)
 {
-    const int64_t row = call[DEPTH] * (call[BFLOAT] ? 2 : 4);
-    fa_tensor t = {.data = &number, .row = row, .column = call[BFLOAT] ? 2 : 4, .head = rows * row};
+    const int64_t row = row_bytes = call[DEPTH] * (call[BFLOAT] ? 2 : 4);
+    fa_tensor t = {.row = row, .column = call[BFLOAT] ? 2 : 4, .head = rows * row};
+    t.data = (void *)((intptr_t)(tensor + 1) * APART);
+    rows_of[tensor] = call[BATCH] * heads * rows;
     if (call[INSIDE]) t.head = row, t.row = heads * row;
     t.lead[0] = heads * rows * row;
     return t;
@@ -115,16 +198,16 @@ static void set_pages(fa_args *a, int64_t page, int64_t heads)
     }
 }
 
-static fa_status plan_call(fa_plan *plan, const int64_t *call)
+static fa_args arguments_of(const int64_t *call)
 {
-    fa_args a = {.size = sizeof a, .left = -1, .right = -1, .scale = 1};
+    fa_args a = {.size = sizeof a, .left = call[WINDOW] - 1, .right = -1, .scale = 1};
     const int64_t heads = call[HEADS] * call[GROUP], last = call[BATCH] - 1;
     a.dtype = a.kv_dtype = call[BFLOAT] ? FA_BFLOAT16 : FA_FLOAT32;
     a.lead_rank = call[CUTS] != PACKED, a.lead_shape[0] = a.sequences = call[BATCH];
     a.q_heads = heads, a.kv_heads = call[HEADS], a.queries = call[QUERIES], a.keys = call[KEYS];
     a.depth = a.value_depth = call[DEPTH];
-    a.q = tensor_of(call, heads, call[QUERIES]), a.k = tensor_of(call, call[HEADS], call[KEYS]);
-    a.out = a.q, a.v = a.k;
+    a.q = tensor_of(call, Q, heads, call[QUERIES]), a.out = tensor_of(call, OUT, heads, a.queries);
+    a.k = tensor_of(call, K, call[HEADS], a.keys), a.v = tensor_of(call, V, call[HEADS], a.keys);
     if (call[WEIGHTS]) a.out.column = kernels.real_size;
     a.causal = (int)call[CAUSAL], a.threads = (int)call[THREADS];
     if (call[PAGE]) set_pages(&a, call[PAGE], call[HEADS]);
@@ -137,7 +220,25 @@ static fa_status plan_call(fa_plan *plan, const int64_t *call)
     if (call[MASK]) a.mask.data = &number;
     unit.wide = call[UNIT] ? wide : NULL;
     kernels.heads_in_order = (int)call[IN_ORDER];
+    return a;
+}
+
+static fa_status plan_call(fa_plan *plan, const int64_t *call)
+{
+    const fa_args a = arguments_of(call);
     return fa_plan_make(plan, &a, (int)call[WEIGHTS]);
+}
+
+/* Of plain tasks, and of rows that there is room for. */
+static void print_unasked(const int64_t *call)
+{
+    const fa_args a = arguments_of(call);
+    int plain = !call[UNIT] && !call[WEIGHTS] && !call[PAGE] && !call[MASK];
+    for (int n = 0; n < TENSORS; ++n) plain &= rows_of[n] <= MOST_ROWS;
+    if (!plain || fa_attention(&a) != FA_OK) return;
+    for (int n = 0; n < TENSORS * MOST_ROWS; ++n) vain += known[n] == ASKED;
+    for (int n = 0; n < TENSORS; ++n) printf("%d ", (int)unasked[n]);
+    printf("%d\n", (int)vain);
 }
 
 /* ---- whether all is dealt once ---- */
@@ -294,5 +395,6 @@ int main(int count, char **words)
     if (plan_call(&plan, call) != FA_OK) return 1;
     printf("%d %d %d %d %d ", plan.threads, plan.tiles, plan.heads, plan.split, (int)plan.tasks);
     puts(plan.far ? plan.in_order && plan.heads > 1 ? "far, in order" : "far" : "");
+    print_unasked(call);
     return fa_plan_free(&plan), 0;
 }
