@@ -220,7 +220,7 @@ static const double MOST_NUMBERS = 0x1p56, MOST_FEATURES = 0x1p31;
  * empty axis the others must fit nonetheless. */
 static int valid_sizes(const fa_args *args, int weights)
 {
-    double batches = args->cu_q ? (double)args->sequences : 1;
+    double batches = args->cu_q ? (double)larger(args->sequences, 1) : 1;
     for (int axis = 0; axis < args->lead_rank; ++axis) {
         if (args->lead_shape[axis] < 0) return 0;
         batches *= (double)larger(args->lead_shape[axis], 1);

@@ -222,8 +222,8 @@ static void check_sizes(void)
     args = arguments(), add_pages(&args, 0), args.table_width = args.page_keys = (int64_t)1 << 32;
     refused(&args, "a product of table_width");
     args = arguments(), add_pages(&args, 0), args.page_keys = INT64_MAX;
-    refused(&args, "page_keys");
-    args.table_width = 0, refused(&args, "page_keys of an empty table");
+    refused(&args, "page_keys"), args.cu_q = &few, refused(&args, "page_keys of no sequences");
+    args.cu_q = NULL, args.table_width = 0, refused(&args, "page_keys of an empty table");
 
     /* Nothing to do, and rows that repeat: strides of 0 hold more of them than memory. */
     args = arguments(), args.queries = 0, taken(&args, "no queries");
