@@ -331,32 +331,6 @@ def test_threadpoolctl_sees_and_limits():
         fastattn.set_num_threads(None)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of threads")
-def test_helpers_stay_where_the_thread_that_made_them_may_run():
-    """Also once they have slept: then they keep off the CPU of the caller, if there is another."""
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("needs two CPUs")
-    result = programs.run(
-        """
-        import os, threading, time, numpy as np, fastattn
-        cpu = max(os.sched_getaffinity(0))
-        q = np.ones((1, 8, 200, 64), np.float32)
-        def call():
-            os.sched_setaffinity(0, {cpu})
-            before = set(os.listdir("/proc/self/task"))
-            fastattn.attention(q, q, q, num_threads=3)
-            helpers = set(os.listdir("/proc/self/task")) - before
-            time.sleep(0.1)
-            masks.extend(os.sched_getaffinity(int(helper)) for helper in helpers)
-        masks = []
-        thread = threading.Thread(target=call)
-        thread.start(), thread.join()
-        assert masks == [{cpu}] * 2, masks
-        """
-    )
-    assert result.returncode == 0, result.stderr
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs C's fesetround by name")
 def test_rounding_of_the_caller_makes_no_difference():
     """Helpers that came before it was changed, or after, have an environment of their own.
