@@ -20,30 +20,61 @@ SHAPE = (2, 5, 4, 8)
 ATTRIBUTES = {"causal": np.int64(0), "isa": fastattn.isa(), "left": np.int64(-1),
               "optional": np.int64(0), "right": np.int64(-1), "scale": np.float64(1),
               "threads": np.int64(1)}  # fmt: skip
+HALF = jax.ShapeDtypeStruct(SHAPE, jnp.float16)  # the others are float32
+
+
+def with_lengths(*shape, dtype=jnp.int32):
+    """Return the arguments and attributes of a frame with lengths of the keys."""
+    lengths = jax.ShapeDtypeStruct(shape, dtype)
+    return {"arguments": [*[SHAPE] * 3, lengths], "optional": np.int64(4)}
+
+
+def with_mask(*shape, dtype=jnp.float32):
+    return with_lengths(*shape, dtype=dtype) | {"optional": np.int64(1)}
+
+
 FRAMES = {
     "argument missing": {"arguments": [SHAPE, SHAPE]},
     "argument left over": {"arguments": [SHAPE] * 4},
     "query shape": {"arguments": [(2, 6, 4, 8), SHAPE, SHAPE]},
     "key heads": {"arguments": [SHAPE, (2, 5, 3, 8), (2, 5, 3, 8)]},
+    "query rank": {"arguments": [SHAPE[1:], SHAPE, SHAPE]},
+    "key rank": {"arguments": [SHAPE, SHAPE[1:], SHAPE]},
     "value rank": {"arguments": [SHAPE, SHAPE, SHAPE[1:]]},
     "dtype": {"dtype": jnp.int32},
+    "query dtype": {"arguments": [HALF, SHAPE, SHAPE]},
+    "key dtype": {"arguments": [SHAPE, HALF, SHAPE]},
+    "value dtype": {"arguments": [SHAPE, SHAPE, HALF]},
+    "result dtype": {"results": [HALF]},
     "result rank": {"results": [(4, 8)]},
+    "no results": {"results": []},
     "results": {"results": [SHAPE, (2, 4, 5), (1,)]},
     "lse shape": {"results": [SHAPE, (2, 4, 6)]},
+    "lse heads": {"results": [SHAPE, (2, 3, 5)]},
+    "lse leading axes": {"results": [SHAPE, (1, 4, 5)]},
+    "lse rank": {"results": [SHAPE, (2, 4, 5, 1)]},
+    "lse dtype": {"results": [SHAPE, jax.ShapeDtypeStruct((2, 4, 5), jnp.float16)]},
     "attribute dtype": {"scale": np.float32(0.3)},
     "attribute missing": {"threads": None},
-    "isa too long": {"isa": "x" * 40},
+    "isa too long": {"isa": "x" * 32},
     "window": {"left": np.int64(-2)},
-    "lengths dtype": {"arguments": [SHAPE] * 3 + [(2,)], "optional": np.int64(4)},
-    "mask shape": {"arguments": [SHAPE] * 3 + [(2, 4, 5, 6)], "optional": np.int64(1)},
+    "lengths dtype": with_lengths(2, dtype=jnp.float32),
+    "lengths shape": with_lengths(3),
+    "lengths rank": with_lengths(2, 1),
+    "mask shape": with_mask(2, 4, 5, 6),
+    "mask rank": with_mask(2, 4, 5, 5, 1),
+    "mask dtype": with_mask(2, 4, 5, 5, dtype=jnp.int8),
 }
 
 
 def call_handler(arguments=(SHAPE,) * 3, results=(SHAPE,), dtype=jnp.float32, **attributes):
-    results = [jax.ShapeDtypeStruct(shape, dtype) for shape in results]
+    def typed(shapes):
+        return [jax.ShapeDtypeStruct(s, dtype) if isinstance(s, tuple) else s for s in shapes]
+
     attributes = {name: v for name, v in (ATTRIBUTES | attributes).items() if v is not None}
-    call = jax.ffi.ffi_call("fastattn_attention", results)
-    return jax.block_until_ready(call(*(jnp.ones(s, dtype) for s in arguments), **attributes))
+    call = jax.ffi.ffi_call("fastattn_attention", typed(results), has_side_effect=True)
+    ones = (jnp.ones(each.shape, each.dtype) for each in typed(arguments))
+    return jax.block_until_ready(call(*ones, **attributes))
 
 
 def test_handler():
