@@ -151,7 +151,7 @@ static int read_tensors(request *call, void *const *arguments, const xla_values 
         return 0;
     call->too_many_axes = lead > FA_MAX_LEAD;
     if (lead < 0 || call->too_many_axes) return 0;
-    if (q->rank != out->rank || k->rank != out->rank || v->rank != out->rank) return 0;
+    if (k->rank != out->rank) return 0;
     args->kv_dtype = args->dtype;
     args->lead_rank = lead;
     call->batches = 1;
