@@ -58,6 +58,7 @@ FRAMES = {
     "attribute missing": {"threads": None},
     "isa too long": {"isa": "x" * 32},
     "window": {"left": np.int64(-2)},
+    "threads": {"threads": np.int64(-1)},
     "lengths dtype": with_lengths(2, dtype=jnp.float32),
     "lengths shape": with_lengths(3),
     "lengths rank": with_lengths(2, 1),
