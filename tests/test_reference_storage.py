@@ -263,12 +263,12 @@ def test_varlen_pages(options):
     equal(reference.attention_varlen(q, *pages, cuts, **arguments), expected)
 
 
-@pytest.mark.parametrize("form", ["number", "head", "key"])
+@pytest.mark.parametrize("form", ["number", "head", "head of each pack", "key"])
 def test_varlen_scales(form):
     rng = np.random.default_rng(8)
-    shape = {"number": (), "head": (2,), "key": (2, sum(KEYS))}[form]
-    scales = [rng.uniform(0.5, 2, shape) for _ in "kv"]
-    every = [scale[:, None] if form == "head" else scale for scale in scales]
+    shapes = {"number": (), "head": (2,), "head of each pack": (1, 2), "key": (2, sum(KEYS))}
+    scales = [rng.uniform(0.5, 2, shapes[form]) for _ in "kv"]
+    every = scales if form == "number" else [scale.reshape(2, -1) for scale in scales]
     (q, k, v), expected = packed({}, *every)
     cuts = starts_of(QUERIES), starts_of(KEYS)
     options = {"k_scale": scales[0], "v_scale": scales[1], "return_lse": True}

@@ -26,7 +26,7 @@ def attention_varlen(
         how many keys each sequence has.
     q_offset, kv_lengths, kv_starts : int or array of int (B,), optional
         Counted from the first key of each sequence.
-    k_scale, v_scale : number, (Hkv,), (Hkv, total_k) or (pages, Hkv, page), optional
+    k_scale, v_scale : number, (Hkv,), (1, Hkv), (Hkv, total_k) or (pages, Hkv, page), optional
     causal, window_size, scale, softcap, alibi_slopes, sinks, block_table, out, return_lse, dtype, \
 precision, num_threads
         As in `attention`.
@@ -52,7 +52,8 @@ precision, num_threads
             alibi_slopes=alibi_slopes[b] if np.ndim(alibi_slopes) == 2 else alibi_slopes,
             q_offset=_of(q_offset, b), kv_lengths=_of(kv_lengths, b), kv_starts=_of(kv_starts, b),
             block_table=None if block_table is None else np.asarray(block_table)[b : b + 1],
-            k_scale=_of_keys(k_scale, keys), v_scale=_of_keys(v_scale, keys),
+            k_scale=_of_keys(k_scale, keys, k.shape[-2]),
+            v_scale=_of_keys(v_scale, keys, k.shape[-2]),
         )  # fmt: skip
     out_of_all, lse = (each.astype(dtype or np.float64) for each in results)
     if out is not None:
@@ -66,6 +67,8 @@ def _of(values, b):
     return values if values is None or np.ndim(values) == 0 else values[b]
 
 
-def _of_keys(scale, keys):
+def _of_keys(scale, keys, heads):
     """Part of the scales that belongs to the keys of one sequence."""
+    if np.shape(scale) == (1, heads):
+        return np.ravel(scale)
     return scale[:, keys] if np.ndim(scale) == 2 else scale
