@@ -65,6 +65,14 @@ def test_the_table_has_the_least_error():
     assert (errors(np.maximum(less - 1, 0)) >= errors(less)).all()
 
 
+def test_the_greatest_error():
+    """Of a logarithm, that of rounding the exponent included: what the tolerance says, no less."""
+    x = np.linspace(-1, 0, 1 << 19, endpoint=False)
+    y = words_of(x)
+    error = np.abs(np.log(exp2_words(y, table()[y >> 2 & 127])) - x * np.log(2)).max()
+    assert 0.99 * cases.WORD < error < cases.WORD
+
+
 def test_every_power_of_two_is_exact():
     powers = np.arange(-126, 1)
     y = words_of(powers)
@@ -190,12 +198,19 @@ class TestScalesOnTheUnit:
         options = {"k_scale": 0.02, "v_scale": v_scale, "causal": True}
         out, lse = cases.run(ISA, q, k, v, **options)
         expected, expected_lse = reference.attention(q, k, v, return_lse=True, **options)
-        np.testing.assert_allclose(lse, expected_lse, rtol=0, atol=2.0**-8 + np.log(2) / 1024)
+        np.testing.assert_allclose(lse, expected_lse, rtol=0, atol=cases.WORD)
         # Of every row, what rounding p and the output to bfloat16 leaves
         weights = reference.attention_weights(q, k, k_scale=0.02, causal=True)
         sizes = np.abs(v.astype(float)) * v_scale[..., None]
         allowed = 2.0**-7 * (weights @ sizes) + 2.0**-120
         assert (np.abs(out.astype(float) - expected) <= allowed).all()
+
+    def test_one_key(self, queries, rng):
+        """Its weight is that of its scale, with all of the error that there is."""
+        [q] = narrowed(rng.standard_normal((1, 512, queries, 64), dtype=np.float32))
+        k = np.ones((1, 512, 1, 64), np.int8)
+        options = {"k_scale": 0.02, "v_scale": np.geomspace(0.5, 1, 512, dtype=np.float32)}
+        cases.check(cases.run(ISA, q, k, k, **options), q, k, k, **options)
 
     @pytest.mark.parametrize("odd", [0.0, -0.02, 1e-29, 100.0])
     @pytest.mark.parametrize("key", [0, 70, 299])
