@@ -20,13 +20,14 @@ import pytest
 
 import fastattn
 from fastattn import _kernels, reference
+from fastattn.cli.random_problems import EXPONENT_UNIT, HALF_UNIT
 from fastattn.reference.stored import true_values
 
 UNIT = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 LEAST = {"float16": 2.0**-25, "bfloat16": 0.0}  # half of the smallest denormal
 ALLOWED = {"float32": 2e-6, "float64": 2e-6 * 2.0**-27}
-# Of the logarithm of such a weight: rounding, what its table adds to that, and its exponent.
-WORD = 2.0**-8 + 1.6e-4 + np.log(2) / 1024
+# Of the logarithm of a weight on a matrix unit (tests/test_words.py): rounding, and its exponent.
+WORD = HALF_UNIT["bfloat16"][0] + EXPONENT_UNIT["bfloat16"]
 SIZES = [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 47, 48, 49, 63, 64, 65, 97, 127, 129]
 # An array of rank 4 as another view, of the same numbers.
 STRIDES = {
