@@ -108,8 +108,8 @@ typedef struct {
     const void *const *soon;
     int soon_element; /* bytes */
     const float *k_scales, *v_scales;
-    const void *k_panels, *v_panels; /* as pieces, from key panel_begin on; or NULL */
-    int panel_begin;                 /* a multiple of FA_PANEL_ALIGN */
+    void *k_panels, *v_panels; /* as pieces, from key panel_begin on; or NULL */
+    int panel_begin;           /* a multiple of FA_PANEL_ALIGN */
     const fa_modifiers *modifiers;
 } fa_block;
 
@@ -148,8 +148,9 @@ typedef struct {
     /* block->k and v, of block->storage and, but for scaled pieces, times its scales, to panels;
      * returns the same. */
     int (*pack_keys)(const fa_tile *tile, const fa_block *block, void *k_panels, void *v_panels);
-    /* Of a tile and a block with panels. 0 if it meets numbers that pieces do not carry, which
-     * packing need not look for; the state is then as if nothing had happened. */
+    /* Of a tile and a block with panels, in which it may make what packing has left. 0 if it meets
+     * numbers that pieces do not carry, which packing need not look for; the state is then as if
+     * nothing had happened. */
     int (*update)(fa_tile *tile, const fa_block *block);
     /* On each thread, before the first keys of a task are packed, and after its last update. */
     void (*enter)(void);
