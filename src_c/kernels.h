@@ -108,7 +108,7 @@ typedef struct {
     const void *const *soon;
     int soon_element; /* bytes */
     const float *k_scales, *v_scales;
-    void *k_panels, *v_panels; /* as pieces, from key panel_begin on; or NULL */
+    void *k_panels, *v_panels; /* pieces, from key panel_begin on, or room for an update; or NULL */
     int panel_begin;           /* a multiple of FA_PANEL_ALIGN */
     const fa_modifiers *modifiers;
 } fa_block;
