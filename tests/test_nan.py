@@ -148,6 +148,19 @@ def test_scale_of_a_key_of_one_sign(isa, stored, queries, softcap, rng):
     cases.check(result, q, k, v, **given)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf], ids=str)
+@pytest.mark.parametrize("heads", [1, 4, 12])
+@pytest.mark.parametrize("stored", ["bfloat16", "float8_e4m3fn"])
+def test_later_keys_beside_the_last(isa, stored, heads, bad, rng):
+    """Units multiply keys by sixteens where they lie: later ones, too, by nothing."""
+    kind = cases.dtype_of("bfloat16")
+    q, k, v = cases.tensors(rng, kind, q_heads=heads, kv_heads=1, queries=1, keys=400, depth=128)
+    k, v = (x.astype(cases.dtype_of(stored)) for x in (k, v))
+    k[:, :, 100:] = v[:, :, 100:] = bad
+    result = cases.run(isa, q, k, v, causal=True, q_offset=99)
+    cases.check(result, q, k[:, :, :100], v[:, :, :100])
+
+
 @pytest.mark.parametrize("bad", BAD, ids=str)
 def test_query_reaches_its_own_row_only(isa, dtype, bad, rng):
     q, k, v = cases.tensors(rng, dtype, queries=60, keys=70)
