@@ -11,8 +11,8 @@ wrong by at most 2^-8 of itself (8 bits, to nearest), and so is the sum. That mo
 the sum by at most 2^-8, and an average of values within +-max|v| by 2^-8 times their mean distance
 from it, which max|v| is not less than. Where int8 is multiplied as it is, what it is multiplied by
 are integers: scores are wrong by at most 2^-11 in units of log2, which moves such an average by
-2^-10.5, and probabilities by 2^-16 of the greatest of up to 128 keys: by 2^-9, in all less than
-2^-8 too.
+2^-10.5, and probabilities by 2^-16 of the greatest of up to 128 keys (on AMX 2^-24 of 256): by
+2^-9, in all less than 2^-8 too.
 """
 
 import numpy as np

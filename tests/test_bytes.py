@@ -239,6 +239,20 @@ def test_great_scale_of_a_small_value(isa, queries, stored, rng):
     cases.check(cases.run(isa, q, k, v, **scales), q, k, v, **scales)
 
 
+@pytest.mark.parametrize("queries", [1, 4, 8])
+def test_many_small_weights(isa, queries):
+    """Of 2^-17, beside one of 1 whose value is 0: integers of 16 bits may lose them, not of 24."""
+    q = np.ones((1, 1, queries, 64), cases.dtype_of("bfloat16"))
+    k, v = np.zeros((1, 1, 256, 64), np.int8), np.full((1, 1, 256, 64), 100, np.int8)
+    k[:, :, 9, 0], v[:, :, 9] = 127, 0
+    given = {"scale": 1.0, "k_scale": 17 * np.log(2) / 127, "v_scale": 0.01}
+    result = cases.run(isa, q, k, v, **given)
+    cases.check(result, q, k, v, **given)
+    if isa == "amx":
+        expected = reference.attention(q, k, v, **given)
+        np.testing.assert_allclose(result[0].astype(float), expected, rtol=0.01)
+
+
 @pytest.mark.parametrize("stored", ["bfloat16", *BYTES[1:]])
 @pytest.mark.parametrize("queries", [2, 8, 16])
 def test_values_that_are_not_carried_after_great_scores(isa, stored, queries, rng):
