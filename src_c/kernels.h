@@ -161,8 +161,10 @@ typedef struct {
 
 /* What an instruction set has of them. */
 typedef struct {
-    const fa_matrix *wide;        /* [FA_SPLITS], pieces 0 where there is none; or NULL */
-    const fa_matrix *const *thin; /* for queries of bfloat16, [FA_STORAGES] of K and V; or NULL */
+    const fa_matrix *wide; /* [FA_SPLITS], pieces 0 where there is none; or NULL */
+    /* Of queries of bfloat16, and of float16 where K and V are as well: [FA_STORAGES] of these, or
+     * NULL. */
+    const fa_matrix *const *thin;
 } fa_unit;
 
 typedef struct fa_kernels {

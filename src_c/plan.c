@@ -84,7 +84,8 @@ static fa_matrices matrices_for(const fa_plan *plan, const fa_unit *unit)
     if (args->dtype == FA_FLOAT16) split = FA_TWO_PIECES;
     if (args->dtype == FA_BFLOAT16)
         split = !scaled ? FA_ONE_PIECE : bytes ? FA_SCALED_PIECE : FA_TWO_PIECES;
-    const int thin = args->dtype == FA_BFLOAT16 && (bytes || !scaled);
+    const int halves = args->dtype == FA_FLOAT16 && plan->kv_storage == FA_HALF;
+    const int thin = args->dtype == FA_BFLOAT16 ? bytes || !scaled : halves && !scaled;
     fa_matrices matrices = {NULL, NULL};
     if (plan->weights || !usual_factor(plan->factor)) return matrices;
     if (unit->wide && unit->wide[split].pieces) matrices.wide = &unit->wide[split];

@@ -84,14 +84,17 @@
 #define _mm512_avg_epu16 simde_mm512_avg_epu16
 #define _mm512_slli_epi16 simde_mm512_slli_epi16
 #define _mm512_srli_epi16 simde_mm512_srli_epi16
+#define _mm512_mask_test_epi16_mask simde_mm512_mask_test_epi16_mask
 #define _mm512_test_epi16_mask simde_mm512_test_epi16_mask
 #define _mm512_maskz_mov_epi16 simde_mm512_maskz_mov_epi16
 #define _mm512_set1_epi64 simde_mm512_set1_epi64
 #define _mm512_testn_epi8_mask no_bits_i8
+#define _mm512_permutexvar_epi16 simde_mm512_permutexvar_epi16
 #define _mm512_permutexvar_epi8 simde_mm512_permutexvar_epi8
 #define _mm512_mask_permutexvar_epi8 simde_mm512_mask_permutexvar_epi8
 #define _mm512_mask_sub_epi8 simde_mm512_mask_sub_epi8
 #define _mm512_gf2p8affine_epi64_epi8 simde_mm512_gf2p8affine_epi64_epi8
+#define _mm512_mask_gf2p8affine_epi64_epi8 simde_mm512_mask_gf2p8affine_epi64_epi8
 #define _mm512_add_epi16 simde_mm512_add_epi16
 #define _mm512_movepi16_mask simde_mm512_movepi16_mask
 #define _mm512_roundscale_ps simde_mm512_roundscale_ps
@@ -105,6 +108,8 @@
 #define _mm512_set1_epi32 simde_mm512_set1_epi32
 #define _mm512_srli_epi32 simde_mm512_srli_epi32
 #define _mm512_andnot_si512 simde_mm512_andnot_si512
+#define _mm512_castsi512_si256 simde_mm512_castsi512_si256
+#define _mm512_extracti64x4_epi64 simde_mm512_extracti64x4_epi64
 #define _mm512_castsi256_si512 simde_mm512_castsi256_si512
 #define _mm512_fmsub_ps simde_mm512_fmsub_ps
 #define _mm512_inserti64x4 simde_mm512_inserti64x4
